@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -36,7 +36,7 @@ from dialogd.store.registry import Caller, caller_here
 
 if TYPE_CHECKING:
     from dialogd.tasks.git import Person as Committer
-    from dialogd.tasks.worktrees import Worktrees
+    from dialogd.tasks.worktrees import Leftover, Worktrees
 
 Given = ParamSpec("Given")
 
@@ -885,6 +885,24 @@ def published(dialog: Dialog, number: int, request: build.Request) -> Draft | No
         return None
     known = f" | number {request.number}" if request.number is not None else ""
     return note_of(Mark("TASK", f"{task.id} | published | {request.url}{known} | commit {request.commit}"))
+
+
+def leftovers(dialog: Dialog, repo: Path, named: str = "all") -> tuple[Worktrees, Iterator[Leftover]]:
+    """The worktrees of a build, and what its tasks that are merged or dropped have left there."""
+    from dialogd.tasks.worktrees import Worktrees
+
+    over = {task.number for task in tasks_named(dialog, named) if task.state in (build.MERGED, build.DROPPED)}
+    trees, is_idle = Worktrees(repo, build=dialog.id), all(t.state in build.DONE for t in dialog.state.build.all)
+    return trees, trees.leftovers(over, is_idle=is_idle)
+
+
+def clean_up(log: LogFile, repo: Path, named: str) -> Dialog:
+    """Remove what those of these tasks have left that are merged or dropped. Raises `Refused` for what has to stay."""
+    admitted(log, "tasks clean")
+    trees, found = leftovers(dialog := log.read(), repo, named)
+    for one in found:
+        trees.clear(one)
+    return dialog
 
 
 @_act("build --continue")

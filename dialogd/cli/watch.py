@@ -313,14 +313,14 @@ def account(entry: Entry) -> str:
 
 # What can be typed in the terminal in which a build runs, by the group of commands that it is one of.
 WORDS = {
-    "tasks": ("confirm", "change", "accept", "retry", "drop", "gate", "show"),
+    "tasks": ("confirm", "change", "accept", "retry", "drop", "gate", "show", "clean"),
     "build": ("merge", "rebase"),
     "": ("tasks", "invite", "pause", "resume", "status"),
 }
 BUILD_HELP = """\
    confirm [001 …]   begin the tasks           accept, drop [001]   take one as it is; leave it out
    retry ["why"]     have it tried again       show 001             its diff, in your pager
-   gate "npm test"   have another test them    merge                take over what is approved
+   gate "npm test"   have another test them    merge, clean         take over what is approved; clean up behind it
    say …   speak to the agents     tasks   how they stand     pause, resume, stop     Esc drops what is typed"""
 FEW = 6  # lines of a text that the terminal of a build shows; the file and the page have all
 

@@ -304,6 +304,7 @@ def _gone_on(ctx: typer.Context, job: Job, asked: Asked, held: Held, settings: S
         raise BadInput(what, fix="leave it out, or begin another build with it")
     trees = Worktrees(Path(rules.repo)) if job.gate_sees else None
     sees = tuple(map(str, readable(job.toolchains, settings.file, settings.state_dir, trees))) if trees else ()
+    _offer_to_clean(options.dialog_at(log), settings.file)
     after = person.carry_on(log, asked.budget or "")
     if asked.unattended:
         after = person.leave(log, USER)
@@ -513,6 +514,7 @@ def merge(
     here = f" and its files in {shown(where)}" if where else "; it is checked out nowhere"
     last = next(one.merged for one in after.state.build.all if one.commit == what.to)
     done(settings, after, f"{what.branch} is at {last[:12]}{here}")
+    _offer_to_clean(after, settings.file)
 
 
 @build.command("rebase")
@@ -836,6 +838,37 @@ def gate(
     ask(f"Test the tasks by {line(command)!r} from now on?", yes=yes)
     after = person.another_gate(log, command, secrets=secrets)
     done(settings, after, f"the gate is {line(command)!r} from the next tree on")
+
+
+@tasks.command("clean")
+def clean(yes: Yes = False, file: options.FileOption = None) -> None:
+    """Remove worktrees and branches of tasks that are merged or dropped.
+
+    With them goes what the setup made for them, and what was cut off. Says what goes, and asks. A worktree with edits
+    that are in no commit, and a branch that somebody moved or checked out, stay and are named, with what to do. Nothing
+    of another build goes.
+    """
+    settings, log, dialog = options.opened(file)
+    repo = Path(person.rules_of_build(dialog).repo)
+    person.admitted(log, "tasks clean")
+    found = [*person.leftovers(dialog, repo)[1]]
+    for one in found:
+        remark(line(one.words))
+    going = [one.task for one in found if not one.stays]
+    if not going:
+        show("nothing can be removed")
+        return
+    ask("Remove it?", yes=yes)
+    done(settings, person.clean_up(log, repo, ", ".join(going)), f"removed: {', '.join(going)}")
+
+
+def _offer_to_clean(dialog: Dialog, file: Path) -> None:
+    """Say what removes the worktrees of tasks that are merged or dropped, where one can go."""
+    with suppress(DialogdError):  # what is in the way of that is told by what needs it
+        _, found = person.leftovers(dialog, Path(person.rules_of_build(dialog).repo))
+        if any(not one.stays for one in found):
+            words = shlex.join(["dialogd", "tasks", "clean", *file_words(file)])
+            remark(f"worktrees of merged or dropped tasks can go: {words}")
 
 
 # -- Does a commit have a tree that was approved? ---------------------------------------------------------------------

@@ -265,6 +265,13 @@ def _panel_routes(app: FastAPI, agent: Agent) -> None:
         """What merging a build's approved tasks would do, or, where the branch has moved, carrying them there."""
         return await piece(lambda dialog: takeover_piece(agent.file, repository(dialog, agent), onto))
 
+    @app.get("/page/clean", response_class=HTMLResponse)
+    async def clean() -> HTMLResponse:
+        """What cleaning up behind a build's merged and dropped tasks would remove, and what would stay."""
+        return await piece(
+            lambda dialog: fragment("clean", found=[*person.leftovers(dialog, repository(dialog, agent))[1]])
+        )
+
     @app.get("/page/away", response_class=HTMLResponse)
     async def digest(
         since: Annotated[str, Query(max_length=40, description="a turn (7) or how long ago (2h); 0: everything")] = "0",

@@ -20,6 +20,7 @@ from dialogd.protocol.build import (
     APPROVED,
     ASSIGNED,
     CONFIRMED,
+    DROPPED,
     MERGED,
     PROPOSED,
     RAN,
@@ -296,7 +297,7 @@ Write = Callable[..., Awaitable[wire.Done]]  # carries out a command of the pers
 class OnTasks(wire.Meant):
     """What is said of a build's tasks; what a change leaves out stays as it is."""
 
-    act: Literal["confirm", "drop", "retry", "accept", "change"]
+    act: Literal["confirm", "drop", "retry", "accept", "change", "clean"]
     tasks: str | int = Field("", description="their numbers: 003, or 1, 3; empty: those that wait for it")
     reason: str = Field("", description="why, of a drop or a retry", max_length=1_000_000)
     description: str = Field("", description="of a change: what is to be done", max_length=100_000)
@@ -332,8 +333,10 @@ def build_routes(app: FastAPI, agent: Agent, write: Write) -> None:
 
     @app.post("/tasks")
     async def tasks(said: OnTasks) -> wire.Done:
-        """Confirm, change, drop, retry or accept tasks of a build."""
+        """Confirm, change, drop, retry or accept tasks of a build; clean up behind those that are over."""
         named = str(said.tasks)
+        if said.act == "clean":
+            return await write(lambda: person.clean_up(log, repository(log.read(), agent), named), starts=False)
         if said.act == "change":
             parts = said.model_dump(include={"description", "criteria", "after", "hours"})
             return await write(lambda: person.change_task(log, named, secrets=secrets, **parts))
@@ -374,7 +377,7 @@ def repository(dialog: Dialog, agent: Agent) -> Path:
     """The repository that this daemon was started with: what a file names is nothing to it. Raises `Refused`."""
     builder = agent.builder
     if (why := builder.refuses(dialog)) or builder.repo is None:
-        raise Refused(f"cannot be merged from here: {why}", fix="do it in a terminal: dialogd build merge")
+        raise Refused(f"cannot be done from here: {why}", fix="do it in a terminal: dialogd build, dialogd tasks")
     return builder.repo
 
 
@@ -468,6 +471,7 @@ def tasks_piece(dialog: Dialog, look: Look) -> str:
         done=sum(row.task.state in (APPROVED, MERGED) for row in found),
         ready=sum(row.task.state == APPROVED for row in found),
         branch=known.rules.branch,
+        left=any(row.task.branch and row.task.state in (MERGED, DROPPED) for row in found),
         gate=known.rules.gate,
         needed=("", "") if is_over else asked(known),
         acts=[] if is_over else acts_of(known),

@@ -188,9 +188,9 @@ class Git:
         return done.out.decode().strip()
 
     def update(self, message: str, *changes: tuple[str, str, str], git_dir: Path | None = None) -> None:
-        """Set refs all together: full name, new id, id they must have until then ("" for none there)."""
+        """Set refs all together: full name, new id, id they must have until then ("" for none)."""
         zero = "0" * len(self.nothing)
-        lines = [f"update {name}\0{new}\0{old or zero}\0" for name, new, old in changes]
+        lines = [f"update {name}\0{new or zero}\0{old or zero}\0" for name, new, old in changes]
         self.names("update-ref", "-m", message, "-z", "--stdin", git_dir=git_dir, stdin="".join(lines).encode())
 
     def _clean(self, how: How) -> dict[str, str]:

@@ -111,7 +111,7 @@ async def trial(gate: Gate, rules: Build, base: str, name: str) -> GateResult | 
     """
     if not rules.setup:
         return await gate.over(base, name)
-    at = gate.trees.root.resolve() / f"trial-{sha256(gate.trees.build.encode()).hexdigest()[:12]}"
+    at = gate.trees.root.resolve() / gate.trees.trial
     try:
         setup = replace(gate, command=rules.setup)
         parts = await prepare(setup, at, base, f"setup-{name}", network=rules.setup_network)

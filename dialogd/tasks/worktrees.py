@@ -4,6 +4,7 @@ What stands in a worktree is what is committed, byte for byte; what `.gitignore`
 
 Three names keep what a kill could lose. `refs/dialogd/<build>/<task>/tip` is the last commit made here, and `…/before`
 the one before it; with the branch they are set together, so a branch that stands elsewhere was moved by somebody.
+Of a task that was cleared there is `…/tip` alone: it would go on from there.
 Beside git's own files of the worktree stands `dialogd`, the tree that its files were written from: where that is not
 the tip's, the files are brought there first, except those that somebody edited.
 """
@@ -19,16 +20,18 @@ import sys
 import tempfile
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from dialogd.errors import Refused, StorageError, UnsafeFile
+from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
+from dialogd.protocol.text import many
 from dialogd.store.disk import fix, why, write_over
 from dialogd.tasks.git import Checkout, Git, checkout_at, persons, shown
 
@@ -71,6 +74,16 @@ class Conflict:
 
     commit: str
     files: tuple[str, ...]
+
+
+class Leftover(NamedTuple):
+    """What a task has left by its `name`; `words` say what goes, or why all of it `stays`, and what to do."""
+
+    task: str
+    name: str
+    words: str
+    hidden: tuple[Path, ...] = ()
+    stays: bool = False
 
 
 class FileDiff(NamedTuple):
@@ -190,6 +203,7 @@ class Worktrees:
         self.root = path.with_name(f"{path.name}.dialogd")
         self._own = f"refs/dialogd/{re.sub(r'[^A-Za-z0-9]+', '-', build) or 'own'}"
         self.build = build
+        self.trial = f"trial-{sha256(build.removeprefix('trial-').encode()).hexdigest()[:12]}"  # its worktree's name
 
     def open(self, number: int, title: str, base: str, *, anywhere: bool = False) -> Worktree:
         """The worktree of a task, made from the commit `base`, or as it is there; what a kill left half is made whole.
@@ -252,10 +266,7 @@ class Worktrees:
         The commits that were there keep a name, `refs/dialogd/<build>/<task>/<id>`. From then on `onto` is the base to
         open the worktree with.
         """
-        tip, onto = self._settle(worktree), self.git.commit(onto)
-        if self._snapshot(worktree, tip) != self.tree_of(tip):
-            problem = f"{shown(worktree.path)} has edits that are in no commit"
-            raise Refused(problem, fix="commit them, or take them away, and try again")
+        tip, onto = self._committed(worktree), self.git.commit(onto)
         at = onto
         for commit in map(self.git.commit, commits):
             picked = self._picked(commit, at)
@@ -340,6 +351,68 @@ class Worktrees:
             self.git.update(f"dialogd: fast-forward to {to[:12]}", (name, to, at), git_dir=where)
         return checkout.path if checkout else None
 
+    def leftovers(self, numbers: Collection[int], *, is_idle: bool) -> Iterator[Leftover]:
+        """What tasks of this build with these numbers have left, and killed trials; with `is_idle` killed gates too."""
+        listed = self.git.names("for-each-ref", "--format=%(refname)", f"{self._own}/").out.decode().split()
+        names = [ref.split("/")[3] for ref in listed]
+        gates = [f".gate-{build}-????????" for build in (self.build, f"trial-{self.build}") if is_idle]
+        for name in [name for name, ref in zip(names, listed, strict=True) if ref.endswith("/before")]:
+            if int(number := name.split("-")[1]) not in numbers:
+                continue
+            own = [f".{kind}-{one}.*" for kind in ("kit", "setup") for one in (name, self.trial)]
+            hidden = [path for pattern in (f".{name}.*", *own, *gates) for path in self.root.glob(pattern)]
+            beside = ((len(hidden), "hidden folder"), (names.count(name) - 2, "earlier attempt"))
+            more = "".join(f", {many(count, what)}" for count, what in beside if count > 0)
+            words = f"goes: {shown(self.root / name)}, branch dialogd/{name}{more}"
+            try:
+                self._see_nothing_lost(name)
+                yield Leftover(number, name, words, tuple(hidden))
+            except DialogdError as error:
+                yield Leftover(number, name, f"stays: {name}: {error}; {error.fix}", stays=True)
+
+    def clear(self, one: Leftover) -> None:
+        """Remove what a task has left, all but the name of its last commit: who looks at it later needs that.
+
+        After a kill the same call does the rest. Raises `Refused` where something of somebody's would go.
+        """
+        from dialogd.tasks.gate import remove
+
+        path, gone = self.root / one.name, self.root / f".{one.name}.gone"
+        self._see_nothing_lost(one.name)
+        remove(gone)
+        with _storing(self.root):
+            if path.is_dir():
+                path.rename(gone)  # in one step: half of a worktree would pass for edits
+        if path.resolve() in self._registered():
+            self.git.names("worktree", "remove", "--force", str(path))
+        for folder in (gone, *one.hidden):
+            remove(folder)
+            if folder.exists():
+                raise Refused(f"{shown(folder)} cannot be removed", fix="remove it yourself, and try again")
+        with suppress(OSError):
+            self.root.rmdir()
+        names = (f"{self._own}/{one.name}/", f"refs/heads/dialogd/{one.name}")
+        listed = self.git.names("for-each-ref", "--format=%(refname) %(objectname)", *names).out.decode()
+        # `…/before` goes as the last one: by it the rest is found.
+        for name, at in sorted(map(str.split, listed.splitlines()), key=lambda row: row[0].endswith("/before")):
+            if not name.endswith("/tip"):
+                self.git.update("dialogd: cleared", (name, "", at))
+
+    def _see_nothing_lost(self, name: str) -> None:
+        """Raise `Refused` where worktree or branch of a task hold something of somebody's, with what to do."""
+        path, branch, tip = self.root / name, f"refs/heads/dialogd/{name}", self.git.ref(self._ref(name, "tip"))
+        git_dir, other = self._registered().get(path.resolve()), self._checkout_of(branch)
+        if other is not None and other.path != path.resolve():
+            raise Refused(f"its branch is checked out in {shown(other.path)}", fix="check out another one there")
+        if not os.path.lexists(path):
+            if self.git.ref(branch) not in ("", tip):
+                raise Refused("somebody moved its branch", fix=f"look what it holds; git branch -D dialogd/{name}")
+        elif path.is_symlink() or git_dir is None or (git_dir / "locked").exists():
+            problem = f"{shown(path)} is locked, or no worktree of this repository"
+            raise Refused(problem, fix=f"git worktree unlock '{shown(path)}', or move it away")
+        else:
+            self._committed(Worktree(path, _short(branch), tip, git_dir, self.git.git_dir))
+
     def export(self, commit: str, into: Path) -> None:
         """Write a commit's files to a folder that is empty or not there: as they are, symlinks as links, no `.git`."""
         with _storing(into):
@@ -381,7 +454,9 @@ class Worktrees:
         return next(name for name in names if self._is_free(name))
 
     def _is_free(self, name: str) -> bool:
-        return not self.git.ref(f"refs/heads/dialogd/{name}") and not os.path.lexists(self.root / name)
+        """Whether nothing is called so, nor was until it was cleared."""
+        taken = self.git.names("for-each-ref", f"refs/dialogd/*/{name}/tip", f"refs/heads/dialogd/{name}").out
+        return not taken and not os.path.lexists(self.root / name)
 
     def _make_branch(self, name: str, branch: str, base: str) -> None:
         """Have the task's branch, and the names that say where it stands."""
@@ -391,6 +466,8 @@ class Worktrees:
             return  # whether they agree is looked at with the worktree
         if git.ref("refs/heads/dialogd"):
             raise Refused("a branch `dialogd` is in the way", fix="give it another name: git branch -m dialogd NAME")
+        if tip and not git.ref(before_name) and self.is_ancestor(base, tip):
+            base = tip  # it was cleared, and has come back
         changes = [(before_name, base, git.ref(before_name)), (tip_name, base, tip)]
         if tip not in ("", base):  # somebody deleted the branch: its work is not lost
             kept = self._ref(name, tip)
@@ -487,6 +564,15 @@ class Worktrees:
             self._bring(worktree, have, want)
             git.run("read-tree", want, index=self._index(worktree))
             self._written(worktree, want)
+        return tip
+
+    def _committed(self, worktree: Worktree) -> str:
+        """The branch's tip, where the worktree's files are as in it. Raises `Refused`."""
+        tip = self._settle(worktree)
+        if self._snapshot(worktree, tip) != self.tree_of(tip):
+            path = shown(worktree.path)
+            fix = f"move them elsewhere, or throw them away with it: git worktree remove --force '{path}'"
+            raise Refused(f"{path} has edits that are in no commit", fix=fix)
         return tip
 
     def _files_from(self, worktree: Worktree) -> str:

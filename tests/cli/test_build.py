@@ -585,6 +585,30 @@ def test_what_was_approved_is_merged_by_the_persons_word(dialogd: Commands, repo
     assert "build merge" not in status.out
 
 
+def test_what_merged_tasks_have_left_goes_by_the_persons_word(dialogd: Commands, repo: Path) -> None:
+    """Shown, asked, done once; what has edits stays, and is named; a merge and `--continue` say that it can go."""
+    room = Built(repo, yes("P1"), yes("P2"), "Both.\n")
+    room.confirmed().at(dialogd)
+    first, second = (room.trees.root / path.name for path in sorted(room.trees.root.iterdir()))
+    early = dialogd("tasks", "clean", "--yes")
+    assert (early.code, early.out, first.exists()) == (0, "nothing can be removed\n", True)
+    offer = f"worktrees of merged or dropped tasks can go: dialogd tasks clean --file {dialogd.file}\n"
+    assert offer in dialogd("build", "merge", "--yes", "--anyway").err
+    (second / "002.py").write_text("mine")
+    asked = dialogd("tasks", "clean")
+    goes, stays = (f"goes: {first}, branch dialogd/{first.name}\n", f"stays: {second.name}: {second} has edits that")
+    assert (asked.code, goes in asked.err, stays in asked.err, first.exists()) == (1, True, True, True), asked.err
+    assert offer in dialogd("build", "--continue").err
+    done = dialogd("tasks", "clean", "--yes")
+    assert (done.code, done.out.partition(";")[0]) == (0, "removed: 001"), done.err
+    assert (first.exists(), (second / "002.py").read_text()) == (False, "mine")
+    git(repo, "worktree", "remove", "--force", str(second))  # as it is told
+    assert dialogd("tasks", "clean", "--yes").out.startswith("removed: 002; ")
+    assert (room.trees.root.exists(), git(repo, "branch", "--list", "dialogd/*")) == (False, "")
+    assert dialogd("tasks", "clean", "--yes").out == "nothing can be removed\n"
+    assert offer not in dialogd("build", "--continue").err
+
+
 @pytest.mark.slow
 def test_what_verify_refuses_is_merged_only_anyway_and_every_view_says_so(dialogd: Commands, repo: Path) -> None:
     made = Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
@@ -752,7 +776,7 @@ def test_no_seat_confirms_accepts_allows_or_merges(dialogd: Commands, repo: Path
     lines = [
         ["build", "merge", "--yes"], ["build", "rebase", "--yes"], ["build", "pr", "1", "--yes"], ["tasks", "confirm"],
         ["tasks", "drop", "1"], ["tasks", "retry"], ["tasks", "accept"], ["tasks", "gate", "run"],
-        ["tasks", "gate", "true", "--yes"],
+        ["tasks", "gate", "true", "--yes"], ["tasks", "clean", "--yes"],
         ["tasks", "change", "1", "-d", "x"], ["build", "--continue"],
     ]  # fmt: skip
     with seated(dialogd, this_process(), agent="L"):

@@ -210,6 +210,31 @@ def is_taken_over(page: Page, site: Site, browser: Browser, address: str) -> Non
     assert git(site.repo, "log", "--reverse", "--format=%T", f"{moved}..main").split() == [first.tree, last.tree]
     assert git(site.repo, "status", "--porcelain") == ""
     assert [task.state for task in site.tasks] == [MERGED, MERGED, DROPPED]
+    is_cleaned_up(page, site)
+
+
+def is_cleaned_up(page: Page, site: Site) -> None:
+    """What would go and what stays is shown, and asked; then it is gone."""
+    sheet, button = page.locator("#takeover"), page.locator("#panel-tasks").get_by_role("button", name="Clean up …")
+    first = next((site.repo.parent / "repo.dialogd").glob("task-001-*"))
+    (first / "mine").write_text("mine")
+    button.click()
+    expect(sheet.locator("h2")).to_have_text("Clean up?")
+    expect(sheet).to_contain_text(f"stays: {first.name}: {first} has edits that are in no commit")
+    expect(sheet.locator("li").nth(1)).to_contain_text("goes: ")
+    is_unharmed(page)
+    sheet.get_by_role("button", name="Remove them").click()
+    expect(sheet).to_be_hidden()
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
+    (first / "mine").unlink()
+    button.click()
+    sheet.get_by_role("button", name="Remove them").click()
+    expect(sheet).to_be_hidden()
+    assert not first.parent.exists()
+    assert git(site.repo, "branch", "--list", "dialogd/*") == ""
+    button.click()
+    expect(sheet.locator("h2")).to_have_text("Nothing to clean up")
+    sheet.press("Escape")
 
 
 def test_a_gate_that_was_wrong_is_changed_on_the_page(tmp_path: Path, visitor: Visitor) -> None:

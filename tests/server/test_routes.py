@@ -311,6 +311,7 @@ GETS = """
     / /dialog /docs /events /events/schema /health /metrics /turn /export/{to} /page/entries /page/home /page/state
     /page/away /page/flow /page/history /page/history/{dialog} /page/positions /page/recall /page/result /page/end
     /page/find /page/standings /page/writing /page/tasks /page/tasks/{number} /page/takeover
+    /page/clean
 """
 POSTS = """
     /accept /approve /approve-call /notify /pause /reject /restore /resume /reply /retry /say /skip /stop /floor /tasks

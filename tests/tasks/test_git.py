@@ -75,6 +75,9 @@ def a_whole_build(repo: Repo, moved: str) -> None:
     assert carried.files == ("a.txt",)
     assert trees.forward("unused", submission.commit) is None
     assert trees.tree_of(submission.commit) == submission.tree
+    for one in trees.leftovers({1}, is_idle=True):
+        trees.clear(one)
+    assert not trees.root.exists()
 
 
 @pytest.mark.parametrize("where", ["own", "included", "home"])

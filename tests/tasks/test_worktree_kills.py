@@ -120,12 +120,16 @@ def run(path: Path, doing: str, bin_: str = "") -> None:
     DOING[doing][1](path)
 
 
-def a_killing_git(folder: Path, at: int, when: str) -> Path:
-    """A folder with a git that ends whoever called it, before or after its call number `at`, and logs all calls."""
+def a_killing_git(folder: Path, at: int, when: str, among: Collection[str] = ()) -> Path:
+    """A folder with a git that ends whoever called it, before or after its call number `at`, and logs all calls.
+
+    With `among` only calls of these names are counted and logged.
+    """
     folder.mkdir()
     kill = "kill -9 $PPID"
     (folder / "git").write_text(
         f"""#!/bin/sh
+        case "${{1}}" in {"|".join(among) or "*"}) ;; *) exec '{shutil.which("git")}' "$@" ;; esac
         echo "$1" >> '{folder}/calls'
         test $(wc -l < '{folder}/calls') = {at} || exec '{shutil.which("git")}' "$@"
         {kill if when == "before" else ""}

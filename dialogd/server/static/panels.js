@@ -153,7 +153,7 @@ async function takeover(path = "/page/takeover") {
 document.addEventListener("click", (event) => {
   const button = event.target.closest('[data-do="task"], [data-do="tasks"], [data-do="takeover"]');
   if (!button) return;
-  if (button.dataset.do === "takeover") takeover();
+  if (button.dataset.do === "takeover") takeover(button.dataset.path);
   else toTasks(button.dataset.task ? `/page/tasks/${button.dataset.task}` : "/page/tasks");
 });
 $("#takeover").addEventListener("submit", (event) => {
