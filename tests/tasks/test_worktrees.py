@@ -501,7 +501,9 @@ def test_a_conflict_is_named_and_changes_nothing(repo: Repo) -> None:
     assert trees.carry(worktree, [submission.commit], onto) == Conflict(submission.commit, ("a.txt",))
     assert (tree(worktree.path), repo.git("rev-parse", worktree.branch)) == before
     write(worktree.path, {"a.txt": "edited\n"})
-    assert "commit them" in refused(lambda: trees.carry(worktree, [submission.commit], onto), "edits that are in no")
+    assert "move them elsewhere" in refused(
+        lambda: trees.carry(worktree, [submission.commit], onto), "edits that are in no"
+    )
 
 
 # -- The person's branch ----------------------------------------------------------------------------------------------
