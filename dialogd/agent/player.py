@@ -139,15 +139,17 @@ def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, s
     return replace(choice, model=settings.model or choice.model)
 
 
+# What an agent is told of its behavior just as it is set.
+_AS_SET = (
+    "name", "role", "pace", "poll", "retry_wait", "digest", "repo", "gate", "gate_sees", "setup", "setup_network",
+)  # fmt: skip
+
+
 def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, str]) -> Behavior:
     usd, tokens = read_budget(settings.budget) if settings.budget else NO_BUDGET
     calls_tools = choice.backend.partition(":")[0] in WITH_TOOLS
     return Behavior(
-        name=settings.name,
-        role=settings.role,
-        pace=settings.pace,
-        poll=settings.poll,
-        retry_wait=settings.retry_wait,
+        **{name: getattr(settings, name) for name in _AS_SET},
         title=_title(settings, choice),
         has=_has(settings, choice),
         notes=notes(settings.project),
@@ -155,16 +157,10 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         budget=usd,
         tokens=tokens,
         is_capped=choice.is_metered and not settings.budget,
-        digest=settings.digest,
         reads_files=kind_of(choice.backend).project != "nothing",
         has_shell=choice.backend.partition(":")[0] in SHELLS,
         servers=settings.tools if calls_tools else (),
         tool_calls=settings.tool_calls if calls_tools else 0,
-        repo=settings.repo,
-        gate=settings.gate,
-        gate_sees=settings.gate_sees,
-        setup=settings.setup,
-        setup_network=settings.setup_network,
     )
 
 

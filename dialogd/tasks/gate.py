@@ -77,19 +77,12 @@ class Gate:
         clear(root, f"{mine}*")  # of a gate that was killed
         export = self.trees.scratch(mine)
         try:
-            return await self.in_copy(commit, export, name, at=at, kit=kit, as_person=as_person)
+            return await self.in_copy(commit, export, name, at, kit, as_person=as_person)
         finally:
             await self.aside(lambda: clear(root, export.name))
 
     async def in_copy(
-        self,
-        commit: str,
-        export: Path,
-        name: str,
-        *,
-        at: Path | None = None,
-        kit: Mapping[Path, Path] | None = None,
-        **how: Any,
+        self, commit: str, export: Path, name: str, at: Path | None, kit: Mapping[Path, Path] | None = None, **how: Any
     ) -> GateResult:
         """The same in the folder `export`, which stays there; `how` is what else `run` takes."""
         trees = self.trees

@@ -457,7 +457,6 @@ def remotes(repo: Path) -> dict[str, str]:
 def push(repo: Path, remote: str, branch: str) -> None:
     """Push a branch as the person would: by their own git, with their settings, keys and hooks."""
     words = ["git", "push", "--", remote, f"refs/heads/{branch}:refs/heads/{branch}"]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(words, cwd=repo, env=own, capture_output=True, check=False)
+    done = subprocess.run(words, cwd=repo, env=_own(), capture_output=True, check=False)
     if done.returncode:
         raise failure("push", Done(done.returncode, b"", done.stderr.decode("utf-8", "backslashreplace")))

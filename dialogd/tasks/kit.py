@@ -17,6 +17,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from dialogd.backends import MACHINE
 from dialogd.backends.command import BWRAP, missing
 from dialogd.errors import NotInstalled, Refused
 from dialogd.protocol.build import GateResult
@@ -27,8 +28,7 @@ from dialogd.tasks.worktrees import Worktrees, some
 
 PLACES = 200  # folders and files of a kit: each is mounted by itself
 _NEEDED = frozenset({
-    "http_proxy", "https_proxy", "all_proxy", "no_proxy", "ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle",
-    "curl_ca_bundle", "node_extra_ca_certs", "pip_cert", "pip_config_file", "pip_index_url", "pip_extra_index_url",
+    *map(str.lower, MACHINE), "curl_ca_bundle", "pip_cert", "pip_config_file", "pip_index_url", "pip_extra_index_url",
     "pip_find_links", "pip_no_index", "uv_default_index", "uv_index", "uv_index_url", "uv_find_links", "uv_native_tls",
     "uv_offline", "npm_config_registry", "npm_config_cafile", "goproxy", "gosumdb", "cargo_net_offline",
 })  # fmt: skip
@@ -91,7 +91,7 @@ async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool)
     scratch = trees.scratch(f".setup-{at.name}.")
     tree = scratch / "tree"
     try:
-        ran = await setup.in_copy(base, tree, name, at=at, network=network, environment=_environment())
+        ran = await setup.in_copy(base, tree, name, at, network=network, environment=_environment())
         if ran.state != "passed":
             said = " / ".join([row.strip() for row in ran.tail.split("\n") if row.strip()][-3:]) or "it printed nothing"
             fix = f"its output: {setup.log(name)}" + ("" if network else "; --setup-network gives it the network")
