@@ -65,26 +65,21 @@ def usual(checkout: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def kit(trees: Worktrees, at: Path, setup: str, network: bool, base: str) -> Mapping[Path, Path]:
-    """The kit of the worktree at that path, made by this setup on that base: where each part stands, and lies."""
-    folder = _folder(trees, at, setup, network, base)
+async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool) -> Mapping[Path, Path]:
+    """The kit of the worktree at that path, where each part stands, and lies; made now unless it is there.
+
+    `setup` is run as a gate is, on that base, `name` is its log's. Raises `Refused` where it fails, or changes what git
+    does not ignore; else as `Gate.over` does.
+    """
+    key = sha256(json.dumps([setup.command, network, base]).encode()).hexdigest()[:12]
+    folder = setup.trees.root / f".kit-{at.name}.{key}"
+    if not folder.is_dir():
+        await _make(setup, at, base, name, folder, network=network)
     return {at / name: folder / "kit" / name for name in read_json(folder / "places.json") or ()}
 
 
-def _folder(trees: Worktrees, at: Path, setup: str, network: bool, base: str) -> Path:
-    key = sha256(json.dumps([setup, network, base]).encode()).hexdigest()[:12]
-    return trees.root / f".kit-{at.name}.{key}"
-
-
-async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool) -> Mapping[Path, Path]:
-    """The kit of the worktree at that path, made now unless it is there; `setup` is run as a gate is, `name` its log's.
-
-    Raises `Refused` where it fails, or changes what git does not ignore; else as `Gate.over` does.
-    """
+async def _make(setup: Gate, at: Path, base: str, name: str, folder: Path, *, network: bool) -> None:
     trees, aside = setup.trees, setup.aside
-    folder = _folder(trees, at, setup.command, network, base)
-    if folder.is_dir():
-        return kit(trees, at, setup.command, network, base)
     if lacking := missing():
         raise NotInstalled(f"the setup has no sandbox: {lacking}", fix=f"{BWRAP}; or leave out --setup")
     await aside(lambda: clear(trees.root, f".setup-{at.name}.*"))  # of one that was killed
@@ -101,7 +96,6 @@ async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool)
         await aside(lambda: scratch.rename(folder))
     finally:
         await aside(lambda: remove(scratch))
-    return kit(trees, at, setup.command, network, base)
 
 
 async def trial(gate: Gate, rules: Build, base: str, name: str) -> GateResult | None:

@@ -19,7 +19,7 @@ from dialogd.backends.command import missing
 from dialogd.errors import Refused
 from dialogd.protocol.build import Due
 from dialogd.tasks.gate import Gate, remove
-from dialogd.tasks.kit import PLACES, kit, prepare, usual
+from dialogd.tasks.kit import PLACES, prepare, usual
 from dialogd.tasks.worktrees import Worktree, Worktrees
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE
@@ -54,7 +54,6 @@ class Bench:
         """The kit that a setup makes: where each part lies, by its name in the tree."""
         at = self.worktree(number).path
         made = await prepare(self.gate(command), at, self.base, f"setup-{number}", network=network)
-        assert made == kit(self.trees, at, command, network, self.base)
         return {str(place.relative_to(at)): source for place, source in made.items()}
 
     @property
@@ -183,7 +182,6 @@ def test_what_a_kill_leaves_is_no_kit(bench: Bench) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert kit(bench.trees, worktree.path, command, False, bench.base) == {}
     assert bench.beside == [".setup-task-001-ages"]
     asyncio.run(bench.prepare("mkdir kit; touch kit/whole"))
     assert bench.beside == [".kit-task-001-ages"]
@@ -250,7 +248,7 @@ async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(ben
     (worktree.path / "x.made").mkdir()
     (worktree.path / "x.made" / "y").touch()
     commit = bench.trees.submit(worktree, 1, "1:x", "Task").commit
-    parts = kit(bench.trees, worktree.path, command, False, bench.base)
+    parts = {worktree.path / name: source for name, source in (await bench.prepare(command)).items()}
     gate = bench.gate(
         f"pwd; cat kit/tool sub/kit/tool x.made; ls '{bench.repo.path}'; (echo x >kit/tool; rm -rf kit sub/kit;"
         f" mv kit k; echo x >x.made; for one in '{bench.trees.root}'/.kit-*; do echo x >\"$one/kit/kit/tool\";"
