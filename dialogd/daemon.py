@@ -309,10 +309,10 @@ class Daemon:
         agent, dialog = self.agent, self.agent.dialog
         outcome = dialog.state.outcome if dialog else None
         end = f"; the dialog is over: {outcome.words}" if outcome else ""
-        tally = agent.tally
+        tally, turns = agent.tally, agent.tally.ends["written"]
         events.say(
-            f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, {tally.bill.words}{end}",
-            turns=tally.turns,
+            f"stopped: {turns} turns written, {tally.thinking:.1f} s thinking, {tally.bill.words}{end}",
+            turns=turns,
             usd=tally.bill.known_usd,
         )
 

@@ -207,7 +207,8 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     rules = found.rules
     assert (rules.template, rules.order, rules.verdict, found.judge) == ("trio", "round-robin", "judge", "Cy")
     assert (found.least, found.most, found.first) == (2, 4, ("Ann", "Bob Ross"))
-    assert (found.max_turns, found.max_rounds, found.max_time, found.timeout) == (1000, 5, 5400.0, 90.0)
+    fixed = found.matter
+    assert (fixed.max_turns, fixed.max_rounds, fixed.max_time, fixed.timeout) == (1000, 5, 5400.0, 90.0)
     assert (rules.sealed, rules.red_team, rules.objections, rules.review) == (True, True, True, False)
     assert (rules.threshold, rules.quorum) == (0.75, 0.5)
     assert rules.escalation_threshold == 2

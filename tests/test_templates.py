@@ -64,7 +64,7 @@ def test_all_templates_are_shipped_and_the_default_is_the_pair() -> None:
     assert set(names()) == SHIPPED
     found: Template = template()
     assert (found.name, found.terms.rules.order, found.terms.rules.verdict) == ("pair", "alternate", "mutual")
-    assert (found.terms.max_turns, found.timeout) == (20, 300.0)
+    assert (found.terms.matter.max_turns, found.timeout) == (20, 300.0)
 
 
 @cases("name", sorted(SHIPPED))
@@ -74,10 +74,12 @@ def test_a_shipped_template_reads_without_a_word_and_repeats_nothing(name: str) 
     assert (found.name, terms.problems, terms.notes, bool(rules)) == (name, (), (), not is_default)
     assert 30 < len(found.description) < 130
     assert found.title != found.name
-    assert is_default or all((skill.overview, skill.success, skill.errors, terms.max_rounds or terms.rules.build))
+    assert is_default or all(
+        (skill.overview, skill.success, skill.errors, terms.matter.max_rounds or terms.rules.build)
+    )
     assert {part.role.personality for part in terms.cast} <= {"", *PERSONALITIES}
     assert not set(terms.rules.kinds) & set(MARKS), "a kind that is called like a mark would be that mark"
-    assert is_default or name == "build" or sum(phase.rounds for phase in terms.rules.phases) == terms.max_rounds
+    assert is_default or name == "build" or sum(phase.rounds for phase in terms.rules.phases) == terms.matter.max_rounds
     assert not set(re.findall(r"\[([A-Z_]+)", rules)) & DECIDING
     assert not re.search(r"TURN|Consensus Summary|outranks|deadlock|sealed|person may|whose turn", rules)
     header = begun(name).header
@@ -223,7 +225,7 @@ CAUSES = {
 @cases("what", CAUSES)
 def test_what_keeps_a_dialog_from_a_decision_is_said_before_it_starts(what: str) -> None:
     opening = made(CAUSES[what], "A", "B")
-    opening = replace(opening, max_rounds=opening.template.terms.max_rounds)
+    opening = replace(opening, max_rounds=opening.template.terms.matter.max_rounds)
     (said,) = warnings(opening)
     assert what in said
     assert re.search(r"give|take|sets|would settle", said)

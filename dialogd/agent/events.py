@@ -342,18 +342,12 @@ class Counters:
     late, failed), `errors` failures by their kind.
     """
 
-    turns: int = 0
     thinking: float = 0.0
     bill: Bill = field(default_factory=Bill)
     secrets: int = 0
     refused: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-
-    def wrote(self) -> None:
-        """Count a turn that stands in the file."""
-        self.turns += 1
-        self.ends["written"] += 1
 
     def failed(self, kind: str) -> None:
         """Count a call that failed for good."""

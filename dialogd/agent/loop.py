@@ -23,7 +23,6 @@ from dialogd.backends import Backend
 from dialogd.config import new_command
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide, patience
-from dialogd.protocol.lifecycle import Signal, signals
 from dialogd.protocol.model import ANY, USER, Condition, Entry
 from dialogd.protocol.order import is_open
 from dialogd.protocol.state import Debt, Dialog
@@ -284,11 +283,6 @@ class Agent(Speaker):
         self.disk.shutdown(wait=False)
         if self.file.mirror is not None:
             await in_thread(self.file.mirror.close)
-
-    def noticed(self) -> list[Signal]:
-        """The signals of the dialog as last read; none after the end: their advice is for those who go on."""
-        dialog = self.dialog
-        return list(signals(dialog)) if dialog is not None else []
 
     def missing(self, dialog: Dialog) -> str:
         """What is to be said of turns that a save has taken out, with the command that puts them back; "" for none."""

@@ -138,14 +138,14 @@ class Peers:
 
     async def working(self, dialog: Dialog, agents: Iterable[str], file: str) -> frozenset[str]:
         """Those of `agents` whose own daemon says that it works on a turn of this very file."""
-        urls = self.of(dialog)
-        asked = [who for who in agents if who in urls]
-        answers = await asyncio.gather(*(self._health(who, urls[who], file) for who in asked))
-        return frozenset(who for who, health in zip(asked, answers, strict=True) if (health or {}).get("working_on"))
+        found = await self.healths(dialog, file, agents)
+        return frozenset(who for who, health in found.items() if (health or {}).get("working_on"))
 
-    async def healths(self, dialog: Dialog | None, file: str) -> dict[str, dict[str, Any] | None]:
-        """The health of every other daemon, by agent id; None for one that does not answer for this file."""
-        urls = self.of(dialog)
+    async def healths(
+        self, dialog: Dialog | None, file: str, agents: Iterable[str] | None = None
+    ) -> dict[str, dict[str, Any] | None]:
+        """The health of every other daemon, or of these, by agent id; None for one that does not answer for it."""
+        urls = {who: url for who, url in self.of(dialog).items() if agents is None or who in agents}
         answers = await asyncio.gather(*(self._health(who, url, file) for who, url in urls.items()))
         return dict(zip(urls, answers, strict=True))
 

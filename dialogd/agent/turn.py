@@ -797,7 +797,7 @@ class Turn:
         if received is None or is_open(dialog, of.me, self.debt):
             return
         self.received = None
-        of.tally.wrote()
+        of.tally.ends["written"] += 1
         of.tally.secrets += self._redacted
         entry = received.landed(dialog, of.me)  # the person may have added a turn of theirs by now
         number, usd = entry.number if entry else dialog.state.number, from_record(received.usage).known_usd

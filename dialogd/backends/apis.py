@@ -344,13 +344,10 @@ def headers_in(variables: Mapping[str, str], variable: str) -> dict[str, str]:
 
 
 def key_found(variables: Mapping[str, str], names: tuple[str, ...], package: str) -> Found:
-    """Whether one of these variables holds a key, and the SDK `package` is installed."""
+    """Whether one of these variables holds a key, and which version of the SDK `package` would be used."""
     from importlib import metadata
 
-    try:
-        version = metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return Found(False, f"the package {package} is not installed", fix=f"pip install {package}")
+    version = metadata.version(package)
     name = next((name for name in names if variables.get(name, "").strip()), "")
     if not name:
         return Found(False, "no key", version=version, fix=f"put {names[0]} into the environment or into .env")
@@ -860,7 +857,7 @@ class OpenAI(API):
         kind = BACKENDS[variant or "openai"]
         found = key_found(variables, kind.keys, "openai")
         url = variables.get(kind.addresses[0], "").strip()
-        if found.version and not found.here and url and vendor_of(url) is None:
+        if not found.here and url and vendor_of(url) is None:
             return Found(True, f"{kind.addresses[0]} names {host_of(url)}, no key", version=found.version)
         return found
 

@@ -337,6 +337,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings: Settings | None = None) -> Opening:
     """Put together what the file is to say: as asked, else by `settings`, else by the template. Raises `BadInput`."""
     settings, chosen, own = settings or Settings(), template(wanted.template), options.own_secrets()
+    usual = chosen.terms.matter
     if is_blank(wanted.topic):
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
     if wanted.unattended and (wanted.step or len(seats) < 2):
@@ -379,16 +380,16 @@ def draw_up(wanted: Start, seats: Sequence[Seat], ports: Sequence[int], settings
         context=(*files, *wanted.along),
         budget=budget,
         tokens=tokens,
-        max_rounds=wanted.max_rounds or settings.max_rounds or chosen.terms.max_rounds,
+        max_rounds=wanted.max_rounds or settings.max_rounds or usual.max_rounds,
         rehearsed=tuple(seat.id for seat in seats if auto.family_of(seat.backend) == auto.LAST_RESORT),
-        max_time=chosen.terms.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
+        max_time=usual.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
         escalation_threshold=settings.escalation_threshold,
         roles=roles,
         setup={"step": wanted.step, "question_defaults": wanted.allow_defaults, "break_cycles": wanted.break_cycles}
         | {"person": "absent" if wanted.unattended else ""},
         build=wanted.build,
     )
-    max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
+    max_turns = wanted.max_turns or usual.max_turns or enough_turns(opening)
     if (planned := expected(opening.rules, wanted.expected)) and wanted.max_turns is None:
         max_turns = 2 + most_turns(planned)  # question and plan come before the work
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))

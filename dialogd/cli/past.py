@@ -421,7 +421,7 @@ def list_dialogs(
         _search(known, " ".join(words), agent, since, limit, json=json)
     else:
         rows = known.dialogs(None if every else limit, files=[options.settings_for(file).file])
-        options.answer([row.as_json() for row in rows], map(_row, rows), json=json)
+        options.answer([asdict(row) for row in rows], map(_row, rows), json=json)
         if not rows and not json:
             remark("no dialog yet; begin one: dialogd run TOPIC")
 
@@ -447,7 +447,7 @@ def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, js
     moment = since_then(since, datetime.now(UTC), datetime.astimezone)
     known.dialogs(0, files=[options.settings_for().file])
     hits = known.search(words, agent=agent, since=moment, limit=limit)
-    options.answer([hit.as_json() for hit in hits], map(_hit, hits), json=json)
+    options.answer([asdict(hit) for hit in hits], map(_hit, hits), json=json)
     _found(hits, "nothing found", json=json)
 
 
@@ -499,8 +499,8 @@ def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool
     row, decisions = (row, known.decisions(row.id)) if row else _unlisted(known, path, dialog)
     verdicts = known.verdicts(row.id) if row.archive else ()
     facts = {
-        **row.as_json(),
-        "decisions": [decision.as_json() for decision in decisions],
+        **asdict(row),
+        "decisions": [asdict(decision) for decision in decisions],
         "outcomes": [{"outcome": v.outcome, "why": v.why, "at": v.at} for v in verdicts],
         "entries": [entry_facts(entry) for entry in dialog.entries],
     }
@@ -569,7 +569,7 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
     known.dialogs(0, files=[options.settings_for().file])
     found = known.recall(question, limit)
     lines = "\n\n".join("\n".join(told(decision)) for decision in found)
-    options.answer([decision.as_json() for decision in found], filter(None, [lines]), json=json)
+    options.answer([asdict(decision) for decision in found], filter(None, [lines]), json=json)
     _found(found, "" if found else f"nothing found: {known.why_nothing()}", json=json)
 
 
@@ -587,4 +587,4 @@ def outcome(which: Which, outcome: Outcome = None, why: Why = "", json: options.
         outcome, why = became(known, known.dialog(which))
     row = known.outcome(which, outcome.lower(), why)
     lines = [f"{row.id} {row.verdict.outcome}: {row.verdict.why}"] if row.verdict else []
-    options.answer(row.as_json(), lines, json=json)
+    options.answer(asdict(row), lines, json=json)

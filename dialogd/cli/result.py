@@ -39,8 +39,8 @@ from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_
 from dialogd.protocol.text import dollars, many
 from dialogd.store.disk import StateDir, attachments_of, file_of, fix, why, write_over
 from dialogd.views import documents
-from dialogd.views.documents import FORMATS, file_name, first_screen, markdown
 from dialogd.views.documents import export as exported
+from dialogd.views.documents import file_name, first_screen, markdown
 from dialogd.views.documents import plan_facts as facts_of
 from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.words import METHODS
@@ -255,8 +255,6 @@ def export(
     One document, complete in itself. What agents wrote is only text in each of them. Never writes over a file without
     --force.
     """
-    if to not in FORMATS:
-        raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
     settings, _, dialog = options.opened(path or file)
     target = None
     if out != "-":

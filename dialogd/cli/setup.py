@@ -369,9 +369,9 @@ def _contents(chosen: Template) -> Iterator[str]:
     by = {"vote": f" (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%})", "judge": f" ({terms.judge})"}
     yield f"agents   {chosen.how_many}; order {rules.order}; verdict {rules.verdict}{by.get(rules.verdict, '')}"
     limits = {
-        "turns": terms.max_turns,
-        "rounds": terms.max_rounds,
-        "time": in_words(terms.max_time) if terms.max_time else None,
+        "turns": terms.matter.max_turns,
+        "rounds": terms.matter.max_rounds,
+        "time": in_words(terms.matter.max_time) if terms.matter.max_time else None,
         "one reply": in_words(chosen.timeout),
     }
     yield "limits   " + "; ".join(f"{name} {value}" for name, value in limits.items() if value is not None)

@@ -446,7 +446,7 @@ def _patterns() -> Iterator[Facts]:
             if not one.needs_repository:
                 yield {
                     "name": place.name, "sentence": one_line(one.description, 300), "least": one.terms.least,
-                    "most": one.terms.most or 0, "turns": one.terms.max_turns or 0,
+                    "most": one.terms.most or 0, "turns": one.terms.matter.max_turns or 0,
                     "cast": [part.name for part in one.terms.cast],
                 }  # fmt: skip
 

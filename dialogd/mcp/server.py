@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -183,7 +183,7 @@ class Tools:
         if not question.strip():
             raise BadInput("the question is empty", fix="say what you want to know")
         found = await asyncio.to_thread(Memory(self.settings.state_dir).recall, question, limit)
-        return {"decisions": [decision.as_json() for decision in found]}
+        return {"decisions": [asdict(decision) for decision in found]}
 
     async def verify(self, session: SessionId = "") -> Facts:
         """Check that no entry of a session was altered, and say what was agreed, by whom."""

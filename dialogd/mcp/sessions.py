@@ -21,7 +21,7 @@ from dialogd.cli.create import Start
 from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, begun, ongoing, served_at
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.memory import DialogRow, Memory, current
+from dialogd.memory import Memory, current
 from dialogd.protocol import questions
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import OPEN_SESSIONS, SESSIONS, agent_state, session_state
@@ -173,15 +173,9 @@ def find(settings: Settings, wanted: str) -> Ongoing:
         what = f"{wanted!r} means several sessions" if exact and name else f"{many(len(exact), 'session')} are open"
         raise BadInput(what, fix=f"name one of: {known}")
     try:
-        return _kept(settings, Memory(settings.state_dir).dialog(name))
+        return served_at(settings, *current(Memory(settings.state_dir).dialog(name)))
     except BadInput:
         raise BadInput(f"there is no session {name[:60]!r}", fix=f"name one of: {known}") from None
-
-
-def _kept(settings: Settings, row: DialogRow) -> Ongoing:
-    """An ended session: as its file has it, or the archive where that holds it no longer."""
-    file, dialog = current(row)
-    return served_at(settings, file, dialog)
 
 
 def sessions(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[Facts]:
@@ -194,7 +188,7 @@ def sessions(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[
     for row in Memory(settings.state_dir).dialogs(limit + len(found)) if status != "open" else ():
         if row.archive and row.id not in known:
             with suppress(DialogdError, OSError):
-                found.append(facts_of(_kept(settings, row)))
+                found.append(facts_of(served_at(settings, *current(row))))
 
     def fits(facts: Mapping[str, Any]) -> bool:
         text, agent = wanted.get("topic", "").casefold(), wanted.get("agent", "").casefold()
@@ -291,7 +285,7 @@ def _limits(settings: Settings, limits: Limits, position: str | None) -> dict[st
         )
     if limits.timeout is not None:
         options.duration(limits.timeout, "timeout")
-    usual = template(position).terms.max_turns or MOST_TURNS
+    usual = template(position).terms.matter.max_turns or MOST_TURNS
     usual_timeout = None if settings.source("agent_timeout") == "default" else f"{settings.agent_timeout:g} seconds"
     tokens = f"{limits.max_tokens} tokens" if limits.max_tokens is not None else ""
     return {

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -72,14 +72,6 @@ def cut(text: str) -> str:
 # -- What the memory holds --------------------------------------------------------------------------------------------
 
 
-class _Fields:
-    __slots__ = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """How a decision turned out, as the person says: worked or failed, and why."""
@@ -90,7 +82,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class DialogRow(_Fields):
+class DialogRow:
     """A dialog in a list; `id` names it in every command.
 
     state     ended, running (daemons work on it) or open; `outcome` is the mark that ended it, `headline` both in words
@@ -129,7 +121,7 @@ class DialogRow(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class Hit(_Fields):
+class Hit:
     """An entry that holds the words: its id (`7`, or `7.2` for a note), its turn's number, 0 for the topic.
 
     `spans` are the places of the words in `snippet`, from and up to.
@@ -148,7 +140,7 @@ class Hit(_Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class PastDecision(_Fields):
+class PastDecision:
     """A past decision.
 
     `status` is approved, rejected, or undecided (a deadlock: `text` is the crux and the positions). `superseded` says

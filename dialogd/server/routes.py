@@ -173,7 +173,7 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
         """Say "look at the file". Starts a dialog; harmless at any other time, however often."""
         wanted = wanted or wire.Notify.model_validate({})
         agent.hub.publish("notified", by=wanted.sender or "somebody")
-        busy, written = agent.call is not None, agent.tally.turns
+        busy, written = agent.call is not None, agent.tally.ends["written"]
         action = await _nudged(agent, wanted)
         if wait and (busy or _is_on_its_way(action)):
             return await _after_turn(agent, written)
@@ -230,7 +230,7 @@ async def _after_turn(agent: Agent, written: int) -> JSONResponse:
         await agent.settled()
         if agent.call is None and not _is_on_its_way(agent.action):
             break
-    return JSONResponse({"status": "ok", "turn_passed": agent.tally.turns > written})
+    return JSONResponse({"status": "ok", "turn_passed": agent.tally.ends["written"] > written})
 
 
 def _notified(action: Action) -> JSONResponse:
@@ -313,7 +313,7 @@ class Health:
             model=agent.backend.model,
             peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
             shared=Shared(**mirror.standing()) if mirror is not None else None,
-            turns_written=agent.tally.turns,
+            turns_written=agent.tally.ends["written"],
             secrets_redacted=agent.tally.secrets,
             warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
             usd=agent.tally.bill.known_usd,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -50,15 +50,7 @@ class Caller(Enum):
     UNCHECKED = "unchecked"
 
 
-class TcpEnd(Protocol):
-    """The part of a connected socket that is needed to look up the other end."""
-
-    def getpeername(self) -> Any: ...
-    def getsockname(self) -> Any: ...
-    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes: ...
-
-
-def identify(end: TcpEnd, uid_of: UidOf) -> Caller:
+def identify(end: socket.socket, uid_of: UidOf) -> Caller:
     """Say whose socket is connected to `end`; `UNKNOWN` when that socket is closed already."""
     try:
         uid = uid_of(end.getpeername()[:2], end.getsockname()[:2])
@@ -127,7 +119,7 @@ CONNECTION = "dialogd.connection"
 class Connection:
     """Who is on the other end of one connection. Looked up once, at its first request."""
 
-    def __init__(self, end: TcpEnd, uid_of: UidOf | None) -> None:
+    def __init__(self, end: socket.socket, uid_of: UidOf | None) -> None:
         """`uid_of` is None on a system that cannot tell callers apart."""
         self._end, self._uid_of = end, uid_of
         self._caller: Caller | None = None if uid_of is not None else Caller.UNCHECKED

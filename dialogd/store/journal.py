@@ -125,13 +125,6 @@ class Received:
         return next(mine, None)
 
 
-@dataclass(slots=True)
-class _Trust:
-    """Whether this process may still write journals: `problem` says why not."""
-
-    problem: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A turn of this very dialog that was committed and is no longer in its file; `kept` is where its text lies."""
@@ -155,11 +148,11 @@ def still_lost(lost: Iterable[Lost], dialog: Dialog) -> tuple[Lost, ...]:
 class Journal:
     """The journal of one writer. Its file stays open, until another one takes the name."""
 
-    def __init__(self, folder: Path, writer: str, trust: _Trust | None = None) -> None:
-        self.path = folder / f"{writer}.journal"
+    def __init__(self, journals: Journals, writer: str) -> None:
+        self.path = journals.folder / f"{writer}.journal"
         self.writer = writer
         self.is_calling = False  # a call that this very object was told of is under way
-        self._trust = trust or _Trust()
+        self._all = journals
         self._file = KeptFile(self.path, "the journal ", MOVE)
         self._mutex = threading.RLock()
         self._begin(0)
@@ -174,8 +167,8 @@ class Journal:
         Raises `StorageError`, and after a failed flush for good, as the dialog file does: what was not flushed may be
         gone, and a second flush would prove nothing.
         """
-        if self._trust.problem:
-            raise StorageError(self._trust.problem, fix=SUSPECT_FIX)
+        if self._all.suspect:
+            raise StorageError(self._all.suspect, fix=SUSPECT_FIX)
         record = {"kind": kind, "time": round(time.time(), 3), **fields}
         line = b"\n" + _bytes(json.dumps(record, ensure_ascii=False)) + b"\n"
         try:
@@ -222,8 +215,8 @@ class Journal:
             if folder:
                 flush_folder(self.path.parent)
         except OSError as error:
-            self._trust.problem = f"flushing {self.path} failed ({why(error)}); what was noted may not be on the disk"
-            raise StorageError(self._trust.problem, fix=SUSPECT_FIX) from error
+            self._all.suspect = f"flushing {self.path} failed ({why(error)}); what was noted may not be on the disk"
+            raise StorageError(self._all.suspect, fix=SUSPECT_FIX) from error
 
     def flush(self) -> None:
         """Make durable what was recorded without that. Raises `StorageError`."""
@@ -421,17 +414,12 @@ class Journals:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.suspect = ""  # why no journal is written from here any more: a flush failed; "" while all is well
         self._known: dict[str, Journal] = {}
-        self._trust = _Trust()
-
-    @property
-    def suspect(self) -> str:
-        """Why no journal is written from here any more: a flush failed. "" while all is well."""
-        return self._trust.problem
 
     def of(self, writer: str) -> Journal:
         """The journal of one writer: an agent id, or `PERSON`."""
-        return Journal(self.folder, writer, self._trust)
+        return Journal(self, writer)
 
     def all(self) -> tuple[Journal, ...]:
         """Every journal there is; each remembers what of it was read."""

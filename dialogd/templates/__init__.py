@@ -74,7 +74,7 @@ class Template:
     @property
     def timeout(self) -> float:
         """How long one reply may take, in seconds: as the template says, else the usual time."""
-        return self.terms.timeout or Limits().timeout
+        return self.terms.matter.timeout or Limits().timeout
 
     @property
     def seats(self) -> int:

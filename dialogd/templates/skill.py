@@ -442,7 +442,7 @@ class CastMember:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a template fixes. `least` to `most` agents take part (None: any number); durations in seconds.
+    """What a template fixes. `least` to `most` agents take part (None: any number); `matter` is its front matter.
 
     `rules` names no agents: roles stand in `cast`; `judge`, `first` and a build's two hold names of the cast. None: not
     fixed. `problems` must be fixed before it is used, `notes` say what is ignored.
@@ -454,10 +454,7 @@ class Terms:
     rules: Rules
     judge: str
     first: tuple[str, ...]
-    max_turns: int | None
-    max_rounds: int | None
-    max_time: float | None
-    timeout: float | None
+    matter: Matter
     more: Mapping[str, str | bool]
     problems: tuple[Mistake, ...]
     notes: tuple[Mistake, ...]
@@ -499,10 +496,7 @@ def terms_of(skill: Skill) -> Terms:
         rules=Rules(**{**given, **own}),
         judge=judge,
         first=first,
-        max_turns=matter.max_turns,
-        max_rounds=matter.max_rounds,
-        max_time=matter.max_time,
-        timeout=matter.timeout,
+        matter=matter,
         more=MappingProxyType({key: value for key, value in more.items() if value}),
         problems=tuple(mistake for mistake in wrong if mistake.fix),
         notes=tuple(mistake for mistake in wrong if not mistake.fix),

@@ -19,7 +19,7 @@ REPLY = Received(("A", "1", "c0ffee"), "Postgres.", {"calls": 1, "usd": 0.5}, 5)
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     (tmp_path / "state").mkdir(mode=0o700)
-    return Journal(tmp_path / "state", "A")
+    return Journals(tmp_path / "state").of("A")
 
 
 def wrote(journal: Journal, number: int = 0, calls: str = "", body: str = "So.") -> str:
@@ -88,7 +88,7 @@ def test_a_journal_that_another_took_the_place_of_is_read_from_its_beginning(jou
     journal.draft(REPLY, "late")
     assert journal.drafts() == ("Postgres.",)
     journal.path.rename(journal.path.with_suffix(".old"))
-    other = Journal(journal.path.parent, "A")
+    other = Journals(journal.path.parent).of("A")
     for text in ("Redis.", "Mongo, which has a longer name and more to say for itself, and again."):
         other.draft(Received(("A", "1", "beef"), text, {}, 5), "late")
     assert journal.drafts() == other.drafts()
