@@ -29,7 +29,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.server.routes import create_app
 from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
-from dialogd.store.disk import StateDir, shared_with_group
+from dialogd.store.disk import StateDir, real, shared_with_group
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile, watch
 from dialogd.store.registry import Registry, carried
@@ -51,7 +51,7 @@ def serve(settings: Settings, peers: Mapping[str, str], cast: Cast | None = None
     would be left that nobody asked for, unless it `may_rehearse`.
     """
     state = StateDir(settings.state_dir)
-    file = settings.file.parent.resolve() / settings.file.name
+    file = real(settings.file)
     log = LogFile(file, Journals(state.dialog(file)))
     log.check()
     present = _known_dialog(log)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import importlib
-import ipaddress
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dialogd.backends import BACKENDS, FREE, Found, NextRequest, Options, Price, Request, Tool, Usage, price_of
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
+from dialogd.config import is_loopback
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line
@@ -318,14 +318,6 @@ def host_of(url: str) -> str:
 
 def same_host(one: str, other: str) -> bool:
     return bool(one) and bool(other) and host_of(one).lower() == host_of(other).lower()
-
-
-def is_loopback(url: str) -> bool:
-    host = _split(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _split(url: str) -> SplitResult:

@@ -27,7 +27,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import UNSEEN, listed, moment_of, read_seconds
-from dialogd.store.disk import StateDir
+from dialogd.store.disk import StateDir, real
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry, Running
@@ -146,12 +146,7 @@ def daemons(settings: Settings, file: Path | None = None) -> tuple[Running, ...]
     running = tuple(sorted(Registry(StateDir(settings.state_dir)).running(), key=lambda d: (d.file, d.id)))
     if file is None:
         return running
-    return tuple(daemon for daemon in running if _real(Path(daemon.file)) == _real(file))
-
-
-def _real(file: Path) -> Path:
-    """One name per file, whatever way led to its folder; the file itself is never followed."""
-    return file.parent.resolve() / file.name
+    return tuple(daemon for daemon in running if real(Path(daemon.file)) == real(file))
 
 
 def ask(

@@ -37,7 +37,7 @@ from dialogd.protocol.keys import spoken
 from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
-from dialogd.store.disk import StateDir, attachments_of, file_of, fix, why, write_over
+from dialogd.store.disk import StateDir, attachments_of, file_of, fix, real, why, write_over
 from dialogd.views import documents
 from dialogd.views.documents import export as exported
 from dialogd.views.documents import file_name, first_screen, markdown
@@ -99,7 +99,7 @@ def plan(
         raise BadInput("--backend is for --synthesize", fix="add --synthesize, or leave --backend out")
     if edit and out == "-":
         raise BadInput("what is printed cannot be edited", fix="leave --out out, or name a folder: --out DIR --edit")
-    drawn = Plan(dialog, str(settings.file.parent.resolve() / settings.file.name))
+    drawn = Plan(dialog, str(real(settings.file)))
     if synthesize is not None:
         drawn = replace(drawn, synthesis=_synthesis(settings, drawn, synthesize, backend))
     folder, is_whole = Path.cwd() / Path(out).expanduser() if out else _place(settings), out == "-"

@@ -100,8 +100,7 @@ class Situation:
     def working(self, agent: str) -> dict[str, Any] | None:
         """The `turn` that agent works on and for how many `seconds`; None when it does not, or the turn is written."""
         work = (self.healths.get(agent) or {}).get("working_on")
-        turn = work.get("turn") if isinstance(work, dict) else None
-        return work if isinstance(turn, int) and turn > self.dialog.state.number else None
+        return work if work and work["turn"] > self.dialog.state.number else None
 
     def _idle(self, agent: str) -> str:
         """Why that agent owes a turn and does not work on it."""
@@ -122,8 +121,7 @@ class Situation:
 
     def calls(self) -> list[dict[str, Any]]:
         """The calls of tools that wait for the person, as the daemons told them."""
-        told = (answer.get("calls") for answer in self.healths.values() if answer)
-        return [call for calls in told if isinstance(calls, list) for call in calls if isinstance(call, dict)]
+        return [call for answer in self.healths.values() if answer for call in answer.get("calls") or ()]
 
     def needs_person(self) -> str:
         """What the person is asked, in words; "" while an agent can go on by itself."""

@@ -383,7 +383,7 @@ class StateDir:
         folder = self._made(self.root / "dialogs" / _key(file))
         with suppress(OSError):  # it only tells where a file came from that was moved
             if not (folder / PATH).exists():
-                write_over(os.fsencode(_absolute(file)), folder / PATH, durable=False)
+                write_over(os.fsencode(real(file)), folder / PATH, durable=False)
         return folder
 
     def agent(self, file: Path, agent: str) -> Path:
@@ -413,11 +413,12 @@ class StateDir:
 
 
 def _key(file: Path) -> str:
-    return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(_absolute(file))).hexdigest()[:12]}"
+    return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(real(file))).hexdigest()[:12]}"
 
 
-def _absolute(file: Path) -> Path:
-    return file.resolve().parent / file.name
+def real(file: Path) -> Path:
+    """One name per file, whatever way led to its folder; the file itself is never followed."""
+    return file.parent.resolve() / file.name
 
 
 def file_of(folder: Path) -> Path | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dialogd.errors import AlreadyRunning, StorageError
 from dialogd.protocol.model import OTHER, UNKNOWN
-from dialogd.store.disk import Lock, StateDir, read_json, write_over
+from dialogd.store.disk import Lock, StateDir, read_json, real, write_over
 
 if TYPE_CHECKING:
     import psutil
@@ -395,8 +395,7 @@ class Caller:
         """What the frame of an entry in `file` says of it: a seat's id, `OTHER`, `UNKNOWN`; "" for the person."""
         if self.seat is None:
             return UNKNOWN if self.is_unknown else ""
-        here = file.parent.resolve() / file.name
-        return self.seat.id if Path(self.seat.file) in (file, here) else OTHER
+        return self.seat.id if Path(self.seat.file) in (file, real(file)) else OTHER
 
 
 def caller_of(pids: Sequence[int], folder: Path) -> Caller:

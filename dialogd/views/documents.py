@@ -32,7 +32,7 @@ from dialogd.protocol.lifecycle import answers, continued, convergence, lifecycl
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant, digest
 from dialogd.protocol.state import Dialog, Spent, account, in_dollars, in_tokens, total
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
-from dialogd.store.disk import StateDir, why, write_once, write_over
+from dialogd.store.disk import StateDir, real, why, write_once, write_over
 from dialogd.views.flow import flow
 from dialogd.views.markup import cell, fenced, fill, guarded, inline, quoted, safe, table, to_html
 from dialogd.views.plan import Plan, Synthesis, has_spoken, is_for, method, without_marks
@@ -200,7 +200,7 @@ def place(file: Path, state: StateDir, named: bool | Path = True) -> Path:
     """
     if isinstance(named, Path):
         return named
-    file, usual = (path.parent.resolve() / path.name for path in (file, DEFAULT_FILE))
+    file, usual = map(real, (file, DEFAULT_FILE))
     return state.plans if file == usual else file.parent
 
 
@@ -212,7 +212,7 @@ def keep(dialog: Dialog, file: Path, folder: Path, now: datetime) -> tuple[Path,
     """
     if not has_spoken(dialog):
         return None
-    return write(Plan(dialog, str(file.parent.resolve() / file.name)), folder, now)
+    return write(Plan(dialog, str(real(file))), folder, now)
 
 
 def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:
@@ -239,7 +239,7 @@ def disown(dialog: Dialog, file: Path, folder: Path) -> Path | None:
     found = rejected(dialog)
     if found is None:
         return None
-    plan = Plan(as_ended(dialog, found.ended_in), str(file.parent.resolve() / file.name))
+    plan = Plan(as_ended(dialog, found.ended_in), str(real(file)))
     try:
         paths = _pair(folder, _stem(plan, datetime.now(UTC)), 1)
         if not plan.ended or tuple(map(_read, paths)) != _bytes(plan):
