@@ -110,8 +110,6 @@ def _known_dialog(log: LogFile) -> Dialog | None:
 def _port(settings: Settings, dialog: Dialog | None) -> int:
     """The port: a flag's or variable's, else the header's for this id, else 3001 and up by letter."""
     me = settings.id
-    if not me:
-        raise BadInput("which agent is this?", fix="name it: dialogd start A, or set DIALOGD_ID")
     known = dialog.header.agent(me) if dialog else None
     if dialog is not None and known is None:
         ids = ", ".join(agent.id for agent in dialog.header.agents)

@@ -140,8 +140,7 @@ class Listener:
     def __init__(self, since: str, *, hears_all: bool = False) -> None:
         self.since = since
         self.hears_all = hears_all
-        self._waiting: deque[Event] = deque()
-        self._news = asyncio.Event()
+        self._waiting: asyncio.Queue[Event | None] = asyncio.Queue()  # None: the stream ends
         self._is_over = False
 
     def tell(self, event: Event) -> bool:
@@ -150,10 +149,9 @@ class Listener:
         Then its stream ends at once, without a `bye`: it reconnects, and hears what it missed from where it stopped.
         """
         if not self._is_over and (self.hears_all or not event.is_relayed):
-            self._waiting.append(event)
-            self._news.set()
-        if len(self._waiting) > LAG:
-            self._waiting.clear()
+            self._waiting.put_nowait(event)
+        if self._waiting.qsize() > LAG:
+            self._waiting = asyncio.Queue()
             self.end()
             return False
         return True
@@ -161,16 +159,11 @@ class Listener:
     def end(self) -> None:
         """End the stream once the queue is empty."""
         self._is_over = True
-        self._news.set()
+        self._waiting.put_nowait(None)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            while self._waiting:
-                yield self._waiting.popleft()
-            if self._is_over:
-                return
-            self._news.clear()
-            await self._news.wait()
+        while (event := await self._waiting.get()) is not None:
+            yield event
 
 
 class Hub:

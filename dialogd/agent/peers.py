@@ -211,24 +211,23 @@ class Peers:
         self.reachable[who] = True
         return answer.content
 
-    async def listen(self, url: str) -> AsyncGenerator[bytes, None]:
-        """The bytes of that daemon's event stream as they come, its own events only.
+    async def listen(self, url: str) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
+        """What that daemon's event stream says as it comes, its own events only.
 
         Raises `OSError` when it does not answer with one, or has been silent for too long.
         """
         import httpx2
 
-        http, headers = self._http(), {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        http, headers = self._http(), {"Accept": "text/event-stream"}
         asked = http.build_request("GET", f"{url}/events", headers=headers, timeout=httpx2.Timeout(ANSWER, read=QUIET))
         try:
             async with asyncio.timeout(START):
                 answer = await http.send(asked, stream=True)
             async with aclosing(answer):
-                kind, is_packed = answer.headers.get("content-type", ""), "content-encoding" in answer.headers
-                if answer.status_code != 200 or not kind.startswith("text/event-stream") or is_packed:
-                    raise OSError(f"status {answer.status_code}, {kind or 'no type'}")
-                async for chunk in answer.aiter_raw():
-                    yield chunk
+                if answer.status_code != 200:
+                    raise OSError(f"status {answer.status_code}")
+                async for event in httpx2.EventSource(answer, max_event_size=None):
+                    yield event
         except httpx2.HTTPError as error:
             raise OSError(str(error)) from error
 

@@ -104,21 +104,22 @@ async def prove(cli: AgentCLI, *, writes: bool = False, shell: bool = False) -> 
     memory = cli.state.parent / MEMORY
     key = _key(cli, version, writes=writes, shell=shell)
     with suppress(KeyError, TypeError):
-        return Proof(**_known(memory)[key])
+        return Proof(**known(memory)[key])
     proof = replace(await _trial(cli, writes=writes, shell=shell), version=version, backend=cli.name)
     if proof.safe:
-        others = {name: row for name, row in _known(memory).items() if name != key}
+        others = {name: row for name, row in known(memory).items() if name != key}
         write_json(memory, dict([*others.items(), (key, asdict(proof))][-KEPT:]))
     return proof
 
 
 def last_model(agents: Path, backend: str) -> str:
     """The CLI's default model when it was last proved, "" where that is unknown; `agents` holds the agents' folders."""
-    rows = (row for row in reversed(_known(agents / MEMORY).values()) if isinstance(row, dict))
+    rows = (row for row in reversed(known(agents / MEMORY).values()) if isinstance(row, dict))
     return next((str(row.get("model") or "") for row in rows if row.get("backend") == backend), "")
 
 
-def _known(memory: Path) -> Json:
+def known(memory: Path) -> Json:
+    """The proofs that were kept, by their keys."""
     rows = read_json(memory)
     return rows if isinstance(rows, dict) else {}
 

@@ -224,13 +224,10 @@ def notify(running: Iterable[Running]) -> tuple[str, ...]:
 
 def in_parallel(work: Callable[[Running], T], running: Iterable[Running]) -> list[T]:
     """`work` on every daemon at once; results in their order."""
-    items = list(running)
-    if len(items) < 2:
-        return [work(item) for item in items]
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(min(len(items), 16)) as pool:
-        return list(pool.map(work, items))
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(work, running))
 
 
 # -- What reaches the terminal: nothing in it steers one. Its width, tables and documents are rich's ------------------

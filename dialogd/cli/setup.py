@@ -122,13 +122,9 @@ def _backends(settings: Settings) -> Iterator[Fact]:
 
 def _proven(state: StateDir) -> frozenset[str]:
     """The program versions that have passed the read-only proof."""
-    from dialogd.backends.readonly_proof import MEMORY
+    from dialogd.backends.readonly_proof import MEMORY, known
 
-    try:
-        rows = read_json(state.agents / MEMORY).values()
-        return frozenset(str(row["version"]) for row in rows if row.get("safe") is True and row["version"])
-    except (KeyError, AttributeError):
-        return frozenset()
+    return frozenset(row["version"] for row in known(state.agents / MEMORY).values() if row["version"])
 
 
 def _state(settings: Settings) -> Iterator[Fact]:

@@ -27,6 +27,7 @@ from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
+from dialogd.server.serving import replayed
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
 from dialogd.store.disk import StateDir
@@ -59,16 +60,12 @@ class _Api(FastAPI):
         """Serve a request; a peer's hint needs no route."""
         if scope["type"] == "http":
             if (scope["path"], scope["query_string"]) == ("/notify", b"") and _is_hint(scope):
-                first = await receive()  # the whole body: the guard has read it
-                if self.take_hint(first.get("body", b"")):
+                body = (await receive()).get("body", b"")  # the whole of it: the guard has read it
+                if self.take_hint(body):
                     await asyncio.sleep(0)  # the loop first: its turn does not wait for this answer
                     await JSONResponse(ACCEPTED, 202)(scope, receive, send)
                     return
-                pending, rest = [first], receive
-
-                async def receive() -> Any:
-                    return pending.pop() if pending else await rest()
-
+                receive = replayed(body, receive)
             headers = [header for header in scope["headers"] if header[0] != b"content-type"]
             scope = {**scope, "headers": [*headers, (b"content-type", b"application/json")]}
             if all(route.matches(scope)[0] is Match.NONE for route in self.routes):

@@ -214,7 +214,7 @@ class Guard:
             outcome = await read_body(receive)
         if isinstance(outcome, bytes):
             attribute(scope)
-            await self.app(scope, _replay(outcome, receive), send)
+            await self.app(scope, replayed(outcome, receive), send)
         elif outcome is not None:
             path = scope["path"] if len(scope["path"]) <= SHOWN else f"a path of {len(scope['path'])} characters"
             log.info("refused %s %r: %s", scope["method"], path, outcome.detail)
@@ -342,7 +342,8 @@ async def read_body(receive: Receive) -> bytes | Denial | None:
             return bytes(body)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """What gives the body that was read, once more, and then what `receive` does."""
     pending: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replay() -> Message:
@@ -356,17 +357,14 @@ def hardened(send: Send) -> Send:
 
     async def send_hardened(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": harden(message.get("headers", []))}
+            headers = [(name.lower(), value) for name, value in message.get("headers", ())]
+            kept = [header for header in headers if not header[0].startswith(b"access-control-")]
+            names = {name for name, _ in kept}
+            missing = [header for header in SECURITY_HEADERS if header[0] not in names]
+            message = {**message, "headers": kept + missing}
         await send(message)
 
     return send_hardened
-
-
-def harden(headers: Any) -> Headers:
-    """Return response headers without CORS permissions and with the missing security headers."""
-    kept = [(name.lower(), value) for name, value in headers if not name.lower().startswith(b"access-control-")]
-    names = {name for name, _ in kept}
-    return kept + [header for header in SECURITY_HEADERS if header[0] not in names]
 
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}

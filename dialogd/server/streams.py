@@ -108,12 +108,13 @@ class Relay:
         while True:
             why, passed = SILENT, 0
             try:
-                async with aclosing(self.agent.peers.listen(url)) as chunks:
-                    async for kind, data in _events(chunks):
-                        if not passed and not self._is_theirs(who, kind, data):
-                            raise ValueError(kind)
+                async with aclosing(self.agent.peers.listen(url)) as told:
+                    async for event in told:
+                        data = dict(json.loads(event.data))
+                        if not passed and not self._is_theirs(who, event.event, data):
+                            raise ValueError(event.event)
                         if passed:
-                            self._pass_on(who, kind, data)
+                            self._pass_on(who, event.event, data)
                         passed += 1
             except OSError:
                 pass
@@ -143,18 +144,6 @@ class Relay:
                 hub.text(who, data["turn"], data["text"], reset=data["reset"], is_relayed=True)
         elif kind in ("draft", "error"):
             hub.relay(kind, data)
-
-
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """The events of a stream: kind and data. Raises `ValueError` for what is none."""
-    rest = b""
-    async for chunk in chunks:
-        *whole, rest = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
-        for event in whole:
-            fields = dict(line.split(b": ", 1) for line in event.split(b"\n") if b": " in line and line[:1] != b":")
-            if b"event" in fields:
-                data = json.loads(fields[b"data"])
-                yield fields[b"event"].decode(), data if isinstance(data, dict) else {}
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:
