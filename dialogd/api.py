@@ -25,12 +25,12 @@ from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.create import SEATS, Start, listed, new_cast
 from dialogd.cli.launch import FAILED, Daemons, Interrupt
+from dialogd.cli.result import leave_plan
 from dialogd.cli.watch import LOOK, Tell, Teller, events
 from dialogd.config import Settings
-from dialogd.errors import BadInput, StorageError
+from dialogd.errors import BadInput
 from dialogd.protocol.state import Dialog
 from dialogd.store.child import until_done
-from dialogd.store.disk import StateDir
 from dialogd.store.registry import Running
 
 AUTO = "auto"
@@ -156,8 +156,10 @@ def _hold(settings: Settings, wanted: Start, pace: str, tell: Tell, interrupt: I
     outcome, dialog = teller.look(), teller.feed.dialog or dialog
     if outcome is not None:
         end = {"outcome": outcome.name, "by": outcome.by, "entry": outcome.entry, "reason": outcome.reason}
-        plan = _plan(settings, dialog, tell)
-        tell("ended", {**end, "turn": dialog.state.number, "file": str(settings.file), **plan})
+        kept = leave_plan(settings, dialog, lambda text: tell("warning", {"text": text}))
+        page, facts = map(str, kept) if kept else (None, None)
+        ended = {**end, "turn": dialog.state.number, "file": str(settings.file), "plan": page, "plan_json": facts}
+        tell("ended", ended)
 
 
 def _hear(daemon: Running, tell: Tell) -> None:
@@ -166,21 +168,6 @@ def _hear(daemon: Running, tell: Tell) -> None:
         for kind, data in events(daemon.port):
             if kind == "text":
                 tell(kind, data)
-
-
-def _plan(settings: Settings, dialog: Dialog, tell: Tell) -> dict[str, str | None]:
-    """Where the plan of the ended dialog lies, as Markdown and as JSON; nowhere if none was wanted."""
-    from dialogd.views.documents import keep, place
-
-    kept = None
-    try:
-        if settings.plan:
-            folder = place(settings.file, StateDir(settings.state_dir), settings.plan)
-            kept = keep(dialog, settings.file, folder, datetime.now(UTC))
-    except StorageError as error:
-        tell("warning", {"text": f"{error}; {error.fix}"})
-    page, facts = kept or (None, None)
-    return {"plan": str(page) if page else None, "plan_json": str(facts) if facts else None}
 
 
 async def _heard(work: Callable[[Tell, Interrupt], None]) -> AsyncGenerator[Event, None]:

@@ -474,8 +474,8 @@ def _close(show: LiveView, *, stay: float) -> int:
         show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
     show.say(f"file   {show.settings.file}")
     keep_ended(show.settings, dialog)
-    if (page := leave_plan(show.settings, dialog)) is not None:
-        show.say(f"plan   {page}")
+    if pages := leave_plan(show.settings, dialog):
+        show.say(f"plan   {pages[0]}")
     if outcome is not None and outcome.is_agreed:
         if way := onwards(dialog, show.settings.file):
             show.say(f"build  {way}")

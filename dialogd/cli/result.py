@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -195,12 +195,14 @@ def _place(settings: Settings) -> Path:
     return documents.place(settings.file, StateDir(settings.state_dir), settings.plan)
 
 
-def leave_plan(settings: Settings, dialog: Dialog) -> Path | None:
-    """Leave the plan of a dialog that has ended, where one is wanted; the page's path. A failure is only reported."""
+def leave_plan(settings: Settings, dialog: Dialog, say: Callable[[str], None] = remark) -> tuple[Path, Path] | None:
+    """Leave the plan of a dialog that has ended, where one is wanted, as Markdown and as JSON; gives their paths.
+
+    A failure is only said.
+    """
     if settings.plan and dialog.state.outcome is not None:
-        with _remarking("no plan was left"):
-            pair = documents.keep(dialog, settings.file, _place(settings), datetime.now(UTC))
-            return pair[0] if pair else None
+        with _remarking("no plan was left", say):
+            return documents.keep(dialog, settings.file, _place(settings), datetime.now(UTC))
     return None
 
 
@@ -221,14 +223,14 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
 
 
 @contextmanager
-def _remarking(what: str) -> Iterator[None]:
-    """Report what did not work on stderr, and continue."""
+def _remarking(what: str, say: Callable[[str], None] = remark) -> Iterator[None]:
+    """Report what did not work, and continue."""
     try:
         yield
     except DialogdError as error:
-        remark(f"note: {what}: {error}; {error.fix}")
+        say(f"note: {what}: {error}; {error.fix}")
     except OSError as error:
-        remark(f"note: {what}: {error}")
+        say(f"note: {what}: {error}")
 
 
 # -- `dialogd export` -------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool |
         return False
     name = dialog.state.outcome.name if dialog.state.outcome else "open"
     plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
-    page = leave_plan(replace(settings, file=file, plan=plan), dialog)
+    pages = leave_plan(replace(settings, file=file, plan=plan), dialog)
     try:
         copy = keep(dialog, file, state)  # last: what is kept is finished
     except (DialogdError, OSError) as error:
@@ -202,6 +202,6 @@ def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool |
         remark(f"{file} [{name}] is closed, and has no copy in the archive: {why}; then say `dialogd stop` again")
         return False
     show(plain(f"{file} [{name}], copied to {copy}"))
-    if page is not None:
-        show(plain(f"plan {page}"))
+    if pages:
+        show(plain(f"plan {pages[0]}"))
     return True

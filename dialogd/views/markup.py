@@ -137,12 +137,6 @@ def parser() -> MarkdownIt:
     return Parser("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image", "reference"])
 
 
-@lru_cache(maxsize=4096)
-def to_html(text: str) -> str:
-    """`rendered`; entries never change, so results are cached."""
-    return rendered(text)
-
-
 def rendered(text: str) -> str:
     """The text as HTML without scripts, images, styles or anything else that loads something.
 
@@ -155,6 +149,9 @@ def rendered(text: str) -> str:
         return _as_written(text)
     html = _reduced(parser().renderer.render(list(_told(tokens)), parser().options, {}))
     return f"{html}{_as_written(rest)}" if rest else html
+
+
+to_html = lru_cache(maxsize=4096)(rendered)  # entries never change
 
 
 def _as_written(text: str) -> str:
