@@ -288,7 +288,7 @@ class ToolServer(BaseModel):
     @model_validator(mode="after")
     def _is_one_place(self) -> ToolServer:
         _must(bool(self.command) != bool(self.url), "either a command or a url")
-        _must(not self.url or is_loopback(self.url), "on this machine: a url such as http://127.0.0.1:8931/mcp")
+        _must(not self.url or _is_loopback(self.url), "on this machine: a url such as http://127.0.0.1:8931/mcp")
         _must("\0" not in "".join((*self.command, *self.environment.values())), "text without zero bytes")
         return self
 
@@ -325,8 +325,7 @@ def _servers(tables: Any, folder: Path) -> tuple[ToolServer, ...]:
     return tuple(made)
 
 
-def is_loopback(url: str) -> bool:
-    """True for a web address on this machine, in which no user is named."""
+def _is_loopback(url: str) -> bool:
     import ipaddress
 
     try:

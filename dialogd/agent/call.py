@@ -415,7 +415,8 @@ class Call:
 
     def affords(self, request: Request, before: Bill | None = None) -> bool:
         """True while the turn's allowance pays, after the calls so far and `before`, for at least one more."""
-        left = _left(request, before.plus(self.bill) if before else self.bill)
+        bill = before.plus(self.bill) if before else self.bill
+        left = request.less(bill.usd, bill.tokens)
         if left.allowance is None and left.tokens is None:
             return True
         tokens = max(request.prompt().tokens, request.reads)
@@ -429,7 +430,7 @@ class Call:
 
     async def _attempt(self, request: Request, on: Callbacks) -> str:
         """Run one attempt. A backend's bug is an error without retries."""
-        size, usage, request = 0, Usage(), _left(request, self.bill)
+        size, usage, request = 0, Usage(), request.less(self.bill.usd, self.bill.tokens)
         if self.book is not None:
             await self.book(request)
         self.parts = []
@@ -490,14 +491,3 @@ def _time_in(seconds: float) -> str:
     now = datetime.now().astimezone()
     then = now + timedelta(seconds=min(seconds, 1e9))  # a service may ask for anything
     return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d %H:%M}"
-
-
-def _left(request: Request, bill: Bill) -> Request:
-    """The request with the rest of its budget after the calls so far."""
-    if not bill.calls:
-        return request
-    return replace(
-        request,
-        allowance=None if request.allowance is None else max(request.allowance - bill.usd, 0.0),
-        tokens=None if request.tokens is None else max(request.tokens - bill.tokens, 0),
-    )

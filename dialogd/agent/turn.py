@@ -267,11 +267,11 @@ class Speaker:
             cache(lambda: self.prompts.turn(dialog, me, drafts, material.text)),
             re=debt.re,
             chain=debt.chain,
-            allowance=None if allowed.usd is None else max(allowed.usd - owed.usd, 0.0),
-            tokens=None if allowed.tokens is None else max(allowed.tokens - owed.tokens, 0),
+            allowance=allowed.usd,
+            tokens=allowed.tokens,
             reads=reading(self.backend, dialog, self.me)[1] if is_limited else 0,
             workspace=material.workspace,
-        )
+        ).less(owed.usd, owed.tokens)
 
     async def toolbox(self, dialog: Dialog, debt: Debt) -> Toolbox | None:
         """The tools for the turn that pays the debt, with the calls that no turn tells of yet; None without any.

@@ -206,6 +206,11 @@ class Request:
     tools: Toolbox | None = None  # what the model may call, for a backend in `WITH_TOOLS`
     workspace: Workspace | None = None  # where a backend in `WRITING` may write; None: nowhere
 
+    def less(self, usd: float, tokens: int) -> Request:
+        """It with the rest of its budget after so many dollars and tokens."""
+        allowance = None if self.allowance is None else max(self.allowance - usd, 0.0)
+        return replace(self, allowance=allowance, tokens=None if self.tokens is None else max(self.tokens - tokens, 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import importlib
+import ipaddress
 import json
 import math
 import os
@@ -20,7 +21,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from dialogd.backends import BACKENDS, FREE, Found, NextRequest, Options, Price, Request, Tool, Usage, price_of
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
-from dialogd.config import is_loopback
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line
@@ -320,6 +320,14 @@ def same_host(one: str, other: str) -> bool:
     return bool(one) and bool(other) and host_of(one).lower() == host_of(other).lower()
 
 
+def is_loopback(url: str) -> bool:
+    host = _split(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url.strip())
@@ -498,9 +506,11 @@ class API:
                 if tools is None or not reply.uses:
                     return
                 used, before = reply.used, reply.whole
-                read = max(prompt.tokens + _beside(request, so_far), used.tokens_in or 0)
-                coming = read + (used.tokens_out or 0)  # what the next request reads, beside what the calls give
-                request = self._must_pay(self._rest(request, used), coming, reply)
+                read, out = used.tokens_in or 0, used.tokens_out or 0
+                usd = self.price.usd(read, out, used.cached or 0, used.cache_write or 0) if self.price else 0.0
+                # What the next request reads, beside what the calls give.
+                coming = max(prompt.tokens + _beside(request, so_far), read) + out
+                request = self._must_pay(request.less(usd, read + out), coming, reply)
                 results = []
                 for use in reply.uses:
                     yield Tool(use.name)
@@ -526,14 +536,6 @@ class API:
         may_use = request.tools is not None and not request.tools.is_used_up
         guess = Usage(self.model, reads, 0, estimated=True)
         return StreamedReply(guess, max(most, LEAST_TOKENS), before=before, may_use=may_use)
-
-    def _rest(self, request: Request, used: Usage) -> Request:
-        read, out = used.tokens_in or 0, used.tokens_out or 0
-        usd = self.price.usd(read, out, used.cached or 0, used.cache_write or 0) if self.price else 0.0
-        allowance = None if request.allowance is None else request.allowance - usd
-        return replace(
-            request, allowance=allowance, tokens=None if request.tokens is None else request.tokens - read - out
-        )
 
     def _must_pay(self, left: Request, coming: int, reply: StreamedReply) -> Request:
         """Raise `BackendError` where what is left of the budget pays for no request that reads so much."""
