@@ -177,9 +177,10 @@ class Hub:
         self._listeners: set[Listener] = set()
         self._log = log
         self.is_closed = False  # the daemon goes
-        self._standing: dict[str, Activity] = {}
+        self.standing: dict[str, Activity] = {}  # what each agent was last said to do
         self._writing: dict[str, Writing] = {}
-        self._tell_audience: Callable[[], None] = lambda: None
+        # Called whenever a listener comes or goes, and when the daemon goes.
+        self.audience_changed: Callable[[], None] = lambda: None
 
     @property
     def clients(self) -> int:
@@ -190,10 +191,6 @@ class Hub:
     def hears_all(self) -> bool:
         """True while somebody listens to all daemons of the dialog."""
         return any(listener.hears_all for listener in self._listeners)
-
-    def follow_audience(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever a listener comes or goes, and when the daemon goes."""
-        self._tell_audience = changed
 
     # -- telling --------------------------------------------------------------------------------------------------
 
@@ -218,20 +215,16 @@ class Hub:
         is_relayed: bool = False,
     ) -> None:
         """Tell what an agent does now, when that is news. `seconds` is for how long, where that is known better."""
-        before, since = self._standing.get(who), time.monotonic() - (seconds or 0.0)
+        before, since = self.standing.get(who), time.monotonic() - (seconds or 0.0)
         now = Activity(state, turn, self._safe(reason), is_relayed, since)
         if before == now:
             return
         if seconds is None and before is not None and now.is_at_it and before.is_at_it and before.turn == turn:
             now = replace(now, since=before.since)
-        self._standing[who] = now
+        self.standing[who] = now
         if not now.is_at_it:
             self._writing.pop(who, None)
         self._tell(self._momentary("agent", now.data(who), is_relayed=is_relayed))
-
-    def state_of(self, who: str) -> Activity | None:
-        """What an agent was last said to do."""
-        return self._standing.get(who)
 
     def text(self, who: str, turn: int, text: str, *, reset: bool, is_relayed: bool = False) -> None:
         """Tell a piece of the turn that an agent writes; `reset` begins it anew."""
@@ -253,8 +246,8 @@ class Hub:
 
     def forget_relayed(self, who: str = "") -> None:
         """Nobody listens to other daemons any more, or not to that of `who`: what is known of it will be outdated."""
-        for other in [name for name, at in self._standing.items() if at.is_relayed and who in ("", name)]:
-            del self._standing[other]
+        for other in [name for name, at in self.standing.items() if at.is_relayed and who in ("", name)]:
+            del self.standing[other]
             self._writing.pop(other, None)
 
     def _momentary(self, kind: str, data: Fields, *, is_relayed: bool) -> Event:
@@ -291,15 +284,15 @@ class Hub:
         if self.is_closed:
             self._say_bye(listener)
         self._listeners.add(listener)
-        self._tell_audience()
+        self.audience_changed()
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
-            self._tell_audience()
+            self.audience_changed()
 
     def _as_it_stands(self) -> Iterator[Event]:
-        for who, activity in self._standing.items():
+        for who, activity in self.standing.items():
             yield self._momentary("agent", activity.data(who), is_relayed=activity.is_relayed)
         for who, writing in self._writing.items():
             yield self._momentary("text", writing.data(who, writing.text, reset=True), is_relayed=writing.is_relayed)
@@ -318,7 +311,7 @@ class Hub:
     async def close(self) -> None:
         """End every stream; used when the daemon goes."""
         self.is_closed = True
-        self._tell_audience()
+        self.audience_changed()
         for listener in list(self._listeners):
             self._say_bye(listener)
 
@@ -517,7 +510,7 @@ class Reporter:
         self._said = now
         self.hub.publish("state", partial(state_fields, dialog, thinking=False), state=now[0], reason=now[1])
         # It is idle, or failed until it is retried.
-        before = self.hub.state_of(self.me)
+        before = self.hub.standing.get(self.me)
         if dialog is None or dialog.state.outcome is not None or self.me not in dialog.state.debts.failed:
             self.hub.agent(self.me, "idle", reason=now[1])
         elif before is None or before.state != "failed":

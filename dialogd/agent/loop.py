@@ -137,7 +137,7 @@ class Agent(Speaker):
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
         finally:
             self._turn = turn  # a look meanwhile may have set the journal aside; this reply is paid for
-            if (doing := self.hub.state_of(self.me)) is not None and doing.is_at_it:
+            if (doing := self.hub.standing.get(self.me)) is not None and doing.is_at_it:
                 self.hub.agent(self.me, "idle")
         if written is not None and turn.received is None and is_open(written, self.me, debt):
             return await self.step()  # it was a digest: decide anew, and go on

@@ -287,7 +287,7 @@ class Speaker:
             await self.on_disk(lambda: self.journal.record(kind, debt=list(debt.key), **fields))
 
         def does(who: str) -> str:
-            standing = self.hub.state_of(who)
+            standing = self.hub.standing.get(who)
             return standing.state if standing is not None else ""
 
         return Toolbox(

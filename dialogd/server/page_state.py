@@ -248,7 +248,7 @@ def _agent(
     absent = lifecycle.why_absent(dialog, who, command=False)
     # An answer may be older than the turn that paid the debt: who owes nothing thinks no more.
     work = (said.get("working_on") or {}) if owes else {}
-    told = agent.hub.state_of(who)
+    told = agent.hub.standing.get(who)
     busy = told.state if told is not None and told.is_at_it else "thinking"
     start = start_again(state_dir, agent.file.path, dialog.id, who)
     waiting, reason = said.get("waiting") or {}, "" if work else absent

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -102,7 +101,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
         dependencies=[Depends(_obeying_its_own(agent))],
     )
 
-    health = partial(health_of, agent, port)
+    health = Health(agent, port)
 
     async def write(work: Callable[[], Dialog], starts: bool = True) -> wire.Done:
         return await _act(agent, work, starts=starts)
@@ -245,7 +244,7 @@ def _notified(action: Action) -> JSONResponse:
 # -- What there is to read --------------------------------------------------------------------------------------------
 
 
-def _reading_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health]) -> None:
+def _reading_routes(app: FastAPI, agent: Agent, health: Health) -> None:
     @app.get("/health")
     async def get_health() -> wire.Health:
         """How this daemon and its dialog are."""
@@ -274,42 +273,55 @@ def _reading_routes(app: FastAPI, agent: Agent, health: Callable[[], wire.Health
         return HTMLResponse(render_api(app.openapi()))
 
 
-def health_of(agent: Agent, port: int) -> wire.Health:
-    """The answer of `GET /health`, from what is known without touching the disk."""
-    dialog = agent.dialog
-    me = dialog.header.agent(agent.me) if dialog else None
-    stands = standing(dialog, thinking=agent.is_working)
-    ended = {"outcome": agent.action.outcome.name} if isinstance(agent.action, Stop) else {}
-    urls = agent.peers.of(dialog)
-    mirror = agent.file.mirror if dialog is not None and dialog.state.hand.keys is not None else None
-    return wire.Health(
-        **{**stands, **ended},
-        id=agent.me,
-        name=agent.behavior.name or (me.name if me else f"Claude {agent.me}"),
-        port=port,
-        pid=os.getpid(),
-        version=__version__,
-        file=str(agent.file.path),
-        working_on=_working_on(agent),
-        delivery=_delivery(agent),
-        waiting=_waiting(agent),
-        calls=[wire.CallAsked(**asked.data) for asked in agent.approvals.open.values()],
-        backend=agent.backend.name,
-        model=agent.backend.model,
-        peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
-        shared=Shared(**mirror.standing()) if mirror is not None else None,
-        turns_written=agent.tally.ends["written"],
-        secrets_redacted=agent.tally.secrets,
-        warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
-        usd=agent.tally.bill.known_usd,
-    )
+class Health:
+    """The answer of `GET /health`, from what is known without touching the disk.
+
+    What follows from the file alone is worked out once for each dialog that was read.
+    """
+
+    def __init__(self, agent: Agent, port: int) -> None:
+        self.agent, self.port = agent, port
+        self._of: tuple[Dialog | None, bool] | None = None
+        self._stands: dict[str, Any] = {}
+
+    def __call__(self) -> wire.Health:
+        """The answer as of now."""
+        agent, dialog = self.agent, self.agent.dialog
+        if self._of is None or self._of[0] is not dialog or self._of[1] != agent.is_working:
+            me = dialog.header.agent(agent.me) if dialog else None
+            name = agent.behavior.name or (me.name if me else f"Claude {agent.me}")
+            self._stands = {**standing(dialog, thinking=agent.is_working), "name": name}
+            self._of = dialog, agent.is_working
+        ended = {"outcome": agent.action.outcome.name} if isinstance(agent.action, Stop) else {}
+        urls = agent.peers.of(dialog)
+        mirror = agent.file.mirror if dialog is not None and dialog.state.hand.keys is not None else None
+        return wire.Health(
+            **{**self._stands, **ended},
+            id=agent.me,
+            port=self.port,
+            pid=os.getpid(),
+            version=__version__,
+            file=str(agent.file.path),
+            working_on=_working_on(agent),
+            delivery=_delivery(agent),
+            waiting=_waiting(agent),
+            calls=[wire.CallAsked(**asked.data) for asked in agent.approvals.open.values()],
+            backend=agent.backend.name,
+            model=agent.backend.model,
+            peers={who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in urls.items()},
+            shared=Shared(**mirror.standing()) if mirror is not None else None,
+            turns_written=agent.tally.ends["written"],
+            secrets_redacted=agent.tally.secrets,
+            warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
+            usd=agent.tally.bill.known_usd,
+        )
 
 
 def _working_on(agent: Agent) -> wire.Working | None:
     """The turn that it is at, while it is."""
     if agent.call is None or not agent.is_working:
         return None
-    does = agent.hub.state_of(agent.me)
+    does = agent.hub.standing.get(agent.me)
     turn = (agent.dialog.state.number if agent.dialog else 0) + 1
     state = "executing" if does is not None and does.state == "executing" else "thinking"
     return wire.Working(turn=turn, seconds=round(agent.call.seconds, 1), state=state)

@@ -70,7 +70,7 @@ class Relay:
         self.agent = agent
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        agent.hub.follow_audience(self._audience)
+        agent.hub.audience_changed = self._audience
 
     def _audience(self) -> None:
         """A client came or left, or the daemon is ending."""
@@ -121,7 +121,7 @@ class Relay:
             except (ValueError, KeyError, TypeError):
                 why = NO_DAEMON
             failures = 0 if passed else failures + 1
-            before = self.agent.hub.state_of(who)
+            before = self.agent.hub.standing.get(who)
             if before is None or before.state != "stopped":
                 self.agent.hub.agent(who, "stopped", reason=why, is_relayed=True)
             await asyncio.sleep(WAITS[min(failures, len(WAITS) - 1)])

@@ -86,7 +86,7 @@ class LogFile:
     def __init__(self, path: Path, journals: Journals) -> None:
         self.path = path
         self.journals = journals
-        self._dialog: Dialog | None = None
+        self.known: Dialog | None = None  # the dialog as last read
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._probe = b""
         self._hash = sha256()  # of all that was read: a whole read of what has not changed need not be parsed again
@@ -130,7 +130,7 @@ class LogFile:
 
         It waits for nobody, so it may be used where nothing may block.
         """
-        seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
+        seen, dialog = self._seen, self.known  # in this order: a reader in another thread sets the dialog first
         status = self._file.status()
         if dialog is None or status is None or (sure and (self._is_doubtful or self.mirror is not None)):
             return None
@@ -165,7 +165,7 @@ class LogFile:
 
     def _read_on(self, status: os.stat_result) -> Dialog | None:
         """The dialog with what was appended since the last read; None where earlier text may have changed."""
-        known, (inode, _, _) = self._dialog, self._seen
+        known, (inode, _, _) = self.known, self._seen
         if known is None or self._seen == _stamp(status):
             return known
         size, start = status.st_size - known.size, len(self._probe)
@@ -184,12 +184,12 @@ class LogFile:
         return dialog
 
     def _keep(self, dialog: Dialog, status: os.stat_result) -> None:
-        self._dialog = dialog
+        self.known = dialog
         self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
 
     def _read_whole(self, size: int) -> Dialog:
         """Read all of the file; parse it only where the known part has changed."""
-        data, known = pread(self._file.fd, size, 0), self._dialog
+        data, known = pread(self._file.fd, size, 0), self.known
         if known is not None and sha256(data[: known.size]).digest() == self._hash.digest():
             more = data[known.size :]
             dialog = grammar.read_on(known, more)
@@ -328,7 +328,7 @@ class LogFile:
 
     def _finished(self, status: os.stat_result) -> Dialog:
         """The dialog of the open file, after completing a half-written entry."""
-        if self._dialog is None:
+        if self.known is None:
             with suppress(DialogdError):
                 self._read(status)
         if self.mirror is not None:
@@ -365,7 +365,7 @@ class LogFile:
         if self._mirror is not None and not self._mirror.is_connected:  # another dialog has taken its place
             old, self._mirror = self._mirror, None
             old.close()
-        if self._mirror is None and self._dialog is not None and self._dialog.state.hand.keys is not None:
+        if self._mirror is None and self.known is not None and self.known.state.hand.keys is not None:
             from dialogd.store.mirror import Connection, Mirror
 
             connection = Connection.at(self.journals.folder)
@@ -373,15 +373,10 @@ class LogFile:
         return self._mirror
 
     @property
-    def known(self) -> Dialog | None:
-        """The dialog as last read."""
-        return self._dialog
-
-    @property
     def head(self) -> tuple[int, str]:
         """How many bytes were read, and their SHA-256, hexadecimal."""
         with self._mutex:
-            return self._dialog.size if self._dialog is not None else 0, self._hash.hexdigest()
+            return self.known.size if self.known is not None else 0, self._hash.hexdigest()
 
     @property
     def hashed(self) -> Hash:
@@ -391,7 +386,7 @@ class LogFile:
     def pull(self) -> Dialog:
         """Take in what was appended on other machines. Raises `EngineAway`, `Alarm`, and what `read` and `write` do."""
         mirror = self.mirror
-        if mirror is None and self._dialog is None:
+        if mirror is None and self.known is None:
             self.read()
             mirror = self.mirror
         rows = mirror.fetch() if mirror is not None else ()  # while nobody has to wait for the lock
@@ -477,7 +472,7 @@ class LogFile:
                 finally:
                     os.close(fd)
                 flush_folder(self.path.parent)
-            self._dialog = None
+            self.known = None
 
 
 log = logging.getLogger("dialogd.watch")
