@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shlex
 import shutil
@@ -13,13 +14,18 @@ from typing import Any
 
 import pytest
 
+from dialogd.backends.readonly_proof import NO_SHELL
 from dialogd.protocol.build import APPROVED, DROPPED, Due
 from dialogd.protocol.certificate import faults
+from tests.cli.command import Commands, until
+from tests.cli.conftest import dialogd
 from tests.clis.conftest import PROGRAMS
 from tests.clis.rig import KEY, PATH, SERVICES
 from tests.support.standin import Say, Seen, StandIn, Use
 from tests.tasks import actor
-from tests.tasks.site import BWRAP, PLAN, PRINT, READ, Site, git
+from tests.tasks.site import BWRAP, PLAN, PRINT, READ, Site, git, repository
+
+__all__ = ["dialogd"]  # a fixture
 
 ASKS = "and with no other word"  # stands in every closing question
 SCRIPT: dict[str, Any] = {
@@ -255,3 +261,21 @@ def test_the_lead_runs_the_tests_itself(tmp_path: Path, moderator: str, lead: st
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.name != "script.json" and not path.is_relative_to(tmp_path / "state"):
             assert b"HOSTILE\n" not in path.read_bytes(), path
+
+
+@pytest.mark.skipif(bool(BWRAP), reason=f"its shell needs a sandbox: {BWRAP}")
+def test_who_starts_a_build_is_told_that_its_lead_has_no_shell(dialogd: Commands) -> None:
+    """Before anything is paid for; its commands are run by a shell that does nothing."""
+    if shutil.which("claude", path=PATH) is None:
+        pytest.skip("claude is not installed: `make test-clis` brings it")
+    repository(dialogd.folder / "repo")
+    bash = dialogd.folder / "bin" / "bash"
+    bash.parent.mkdir()
+    bash.write_text("#!/bin/sh\nexit 1\n")
+    bash.chmod(0o755)
+    environment = {"PATH": f"{bash.parent}{os.pathsep}{PATH}", "ANTHROPIC_API_KEY": KEY, "DIALOGD_BACKEND": ""}
+    words = ["build", "Ages", "--repo", "repo", "--agent", "M=command:sleep 600", "--agent", "L=claude-code", "--yes"]
+    with dialogd.background(*words, **environment):
+        told = f"{NO_SHELL}: it did not write 'made"
+        until(lambda: told in dialogd.output, "the warning", lambda: dialogd.output)
+        assert "Turn 1 · User" not in dialogd.output.partition(told)[0]

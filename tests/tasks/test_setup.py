@@ -388,10 +388,15 @@ def test_a_setup_that_fails_stops_the_task_before_the_lead_is_asked(tmp_path: Pa
         assert site.calls == ["plan"]
 
 
-def test_a_daemon_runs_no_other_setup_than_its_flags_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["'mkdir kit'", "with the network"])
+def test_a_daemon_runs_no_other_setup_than_its_flags_say(tmp_path: Path, what: str) -> None:
     with Site(tmp_path, {"plan": PLAN.splitlines()[0], "001.1": AGES}, gate="true") as site:
         begun(site, {".gitignore": "kit\n"}, "mkdir kit")
-        site.own_flags["L"][-1] = "mkdir other"
+        if "network" in what:
+            site.rules = (*site.rules, "setup_network = true")
+        else:
+            site.own_flags["L"][-1] = "mkdir other"
         site.plan()
-        site.until(lambda: "asks for the setup 'mkdir kit'" in site.told_by_logs(), "the daemon's words")
-        assert site.calls == ["plan"]
+        told = f"asks for {'a' if 'network' in what else 'the'} setup {what}"
+        site.until(lambda: told in site.told_by_logs() or len(site.calls) > 1, "the daemon's words")
+        assert (site.calls, told in site.told_by_logs()) == (["plan"], True)
