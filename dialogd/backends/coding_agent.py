@@ -342,7 +342,7 @@ class AgentCLI(Backend):
                 proof = await prove(self, writes=True, shell=True)
                 self._shell = proof.safe
                 if not proof.safe:
-                    log.warning(f"warning: {self.program} {proof.version} {NO_SHELL}: {proof.why}; another version of it may")
+                    log.warning(f"warning: {self.program} {proof.version} {NO_SHELL}: {proof.why}; another version may")
         elif not self._writes:
             others = ", ".join(sorted(WRITING))
             fix = f"install bubblewrap, or another version of {self.program}; or name another of {others}"
