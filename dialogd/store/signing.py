@@ -24,6 +24,7 @@ from dialogd.store.disk import fix, make_folder, why, write_over
 
 NAMESPACE = "dialogd"  # a signature that was made for something else is none
 PATIENCE = 60.0  # seconds for ssh-keygen: a key may want a touch, its agent a yes. The file lock is held meanwhile
+ASKED = 120.0  # where the person may be asked for a passphrase
 LONGEST = 16 * 1024  # characters of a signature; the longest RSA keys need 6,000
 
 _BEGINNING = b"SSHSIG\0\0\0\1"
@@ -107,7 +108,7 @@ def sign(key: Path, sha: str) -> str:
 
     Asks nothing on a terminal; an agent may ask for a yes, a key for a touch. Raises `StorageError` without one.
     """
-    done = _run("ssh-keygen", "-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key), stdin=f"{sha}\n".encode())
+    done = openssh("ssh-keygen", "-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key), stdin=f"{sha}\n".encode())
     signature = "".join(done.stdout.decode("ascii", "replace").strip().split("\n")[1:-1])
     problem = one_line(done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
     try:
@@ -187,25 +188,29 @@ def _strings(data: bytes) -> list[bytes]:
     return found
 
 
-def _run(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run a program of OpenSSH or git without a terminal, with nothing of the environment but what it needs."""
-    wanted = ("PATH", "HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "SSH_SK_PROVIDER")
+def openssh(*words: str, stdin: bytes = b"", asks: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """Run a program of OpenSSH or git with nothing of the environment but what it needs.
+
+    Without a terminal, unless it `asks` the person: whether an agent asks for a yes is the agent's affair. Raises
+    `NotInstalled`, and `StorageError` where it waits in vain.
+    """
+    wanted = ["PATH", "HOME", "XDG_CONFIG_HOME", "SSH_AUTH_SOCK", "SSH_SK_PROVIDER"]
+    wanted += ["SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "DISPLAY", "WAYLAND_DISPLAY"] if asks else []
     own = {name: os.environ[name] for name in wanted if name in os.environ}
-    own |= {"LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}  # whether an agent asks for a yes is the agent's affair
+    own |= {"LC_ALL": "C"} if asks else {"LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
+    limit = ASKED if asks else PATIENCE
     try:
         return subprocess.run(
-            words, input=stdin, capture_output=True, check=False, timeout=PATIENCE, env=own, start_new_session=True
+            words, input=stdin, capture_output=True, check=False, timeout=limit, env=own, start_new_session=not asks
         )
     except FileNotFoundError:
         raise NotInstalled(f"{words[0]} is not installed", fix="install OpenSSH 8.9 or newer, and git") from None
     except subprocess.TimeoutExpired:
-        raise StorageError(
-            f"{words[0]} waited {PATIENCE:g} s in vain", fix="touch the key, or say yes, in time"
-        ) from None
+        raise StorageError(f"{words[0]} waited {limit:g} s in vain", fix="touch the key, or say yes, in time") from None
 
 
 def _printed(*words: str) -> str:
     with suppress(NotInstalled, StorageError):
-        done = _run(*words)
+        done = openssh(*words)
         return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
     return ""

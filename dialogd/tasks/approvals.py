@@ -6,9 +6,7 @@ import base64
 import binascii
 import hashlib
 import json
-import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends.command import last_line
-from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
+from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.protocol import build
 from dialogd.protocol.build import KEPT, Task, submissions, value_of
 from dialogd.protocol.certificate import faults, named, where
@@ -26,6 +24,7 @@ from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.store.logfile import LogFile
+from dialogd.store.signing import NAMESPACE, openssh
 from dialogd.tasks.git import Git, shown
 from dialogd.tasks.worktrees import some, tree_of
 
@@ -341,10 +340,8 @@ def _fate(git: Git, approval: Approval, at: str) -> Fate:
 
 # -- Bundles: for where the file is not -------------------------------------------------------------------------------
 
-NAMESPACE = "dialogd"  # of signatures: one that was made for something else is none
 KIND = "dialogd approvals 1"
 LONGEST = 64 * 1024 * 1024  # bytes of a bundle
-PATIENCE = 120.0  # seconds for ssh-keygen: a key may ask for its passphrase, or for a touch
 
 
 def bundled(judge: Judge, holding: Collection[Approval], key: Path) -> bytes:
@@ -361,7 +358,8 @@ def bundled(judge: Judge, holding: Collection[Approval], key: Path) -> bytes:
     }
     if not key.is_file():
         raise BadInput(f"there is no key {key}", fix="name an SSH key: --key ~/.ssh/id_ed25519")
-    signed = _ssh_keygen("-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key), stdin=_canonical(facts))
+    words = ("ssh-keygen", "-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(key))
+    signed = openssh(*words, stdin=_canonical(facts), asks=True)
     if signed.returncode:
         raise Refused(
             f"{key} did not sign: {last_line(signed.stderr) or 'it does not say why'}",
@@ -443,11 +441,11 @@ def _signer(facts: dict[str, Any], signature: object, allowed: Path | None) -> t
         kept.write_text(signature, encoding="utf-8", errors="replace")
         who = ("-f", str(allowed), "-n", NAMESPACE, "-s", str(kept))
         payload = _canonical(facts)
-        found = _ssh_keygen("-Y", "find-principals", *who, stdin=payload)
+        found = openssh("ssh-keygen", "-Y", "find-principals", *who, stdin=payload)
         for name in found.stdout.decode("utf-8", "replace").split("\n") if not found.returncode else ():
-            if name and not _ssh_keygen("-Y", "verify", "-I", name, *who, stdin=payload).returncode:
+            if name and not openssh("ssh-keygen", "-Y", "verify", "-I", name, *who, stdin=payload).returncode:
                 return shown(name), ""
-        intact = _ssh_keygen("-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(kept), stdin=payload)
+        intact = openssh("ssh-keygen", "-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(kept), stdin=payload)
     if intact.returncode:
         return "", "its signature does not fit: it was changed after it was signed, or signed for something else"
     return "", "whoever signed it is not among those who may, now and for this"
@@ -456,22 +454,3 @@ def _signer(facts: dict[str, Any], signature: object, allowed: Path | None) -> t
 def _canonical(facts: dict[str, Any]) -> bytes:
     """The facts as JSON in its one form: names in order, no blanks, ASCII."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
-
-
-def _ssh_keygen(*words: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
-    """What ssh-keygen says; nothing of the environment but what it needs to find a key's agent."""
-    wanted = ("PATH", "HOME", "SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "DISPLAY", "WAYLAND_DISPLAY")
-    environment = {name: os.environ[name] for name in wanted if name in os.environ}
-    try:
-        return subprocess.run(
-            ["ssh-keygen", *words],
-            input=stdin,
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE,
-            env={**environment, "LC_ALL": "C"},
-        )
-    except FileNotFoundError:
-        raise NotInstalled("ssh-keygen is not installed", fix="install OpenSSH 8.2 or newer") from None
-    except subprocess.TimeoutExpired:
-        raise DialogdError(f"ssh-keygen took longer than {PATIENCE:g} s", fix="try again; see ssh-add -l") from None
