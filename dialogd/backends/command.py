@@ -32,7 +32,7 @@ ERROR_LINE = 200  # characters of stderr's last line that an error quotes
 # A command sees these and what the settings add, never the daemon's keys.
 PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ"})
 
-_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])")
+ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 
 
 class Command(Backend):
@@ -151,7 +151,7 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def last_line(stderr: bytes, secrets: Sequence[str] = ()) -> str:
     """The last line with text on it, printable, without secrets, at most `ERROR_LINE` characters; "" without one."""
-    text = _ESCAPE_SEQUENCE.sub("", stderr.decode("utf-8", "replace"))
+    text = ESCAPE_SEQUENCE.sub("", stderr.decode("utf-8", "replace"))
     if len(stderr) >= STDERR_TAIL:  # more was said before: the first word may be the end of a secret
         text = re.sub(r"\A\S+", "", text)
     text = redact(text, secrets)[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
 import stat
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends.command import BWRAP, clean_environment, confined, homes, limits_of, missing
+from dialogd.backends.command import BWRAP, ESCAPE_SEQUENCE, clean_environment, confined, homes, limits_of, missing
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult, command_of
 from dialogd.protocol.model import Condition
@@ -35,8 +34,6 @@ TAIL = 1024 * 1024  # and from its end
 TOLD = 4000  # bytes of the end that are told
 SHELL = "/bin/sh"
 NOT_STARTED = (126, 127)  # how a shell ends where a command cannot be started
-
-_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,4 +304,4 @@ def _told(data: bytes) -> str:
     end = data[-TOLD:]
     if len(data) > TOLD and b"\n" in end[:-1]:
         end = end.partition(b"\n")[2]
-    return _ESCAPE_SEQUENCE.sub("", end.decode("utf-8", "replace")).replace("\r\n", "\n").strip("\n")
+    return ESCAPE_SEQUENCE.sub("", end.decode("utf-8", "replace")).replace("\r\n", "\n").strip("\n")

@@ -14,13 +14,13 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 from dialogd.backends import MACHINE
 from dialogd.backends.command import BWRAP, missing
 from dialogd.errors import NotInstalled, Refused
 from dialogd.protocol.build import GateResult
+from dialogd.protocol.model import digest
 from dialogd.protocol.rules import Build
 from dialogd.store.disk import read_json, write_json
 from dialogd.tasks.gate import Gate, clear, how_it_ended, remove
@@ -71,8 +71,7 @@ async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool)
     `setup` is run as a gate is, on that base, `name` is its log's. Raises `Refused` where it fails, or changes what git
     does not ignore; else as `Gate.over` does.
     """
-    key = sha256(json.dumps([setup.command, network, base]).encode()).hexdigest()[:12]
-    folder = setup.trees.root / f".kit-{at.name}.{key}"
+    folder = setup.trees.root / f".kit-{at.name}.{digest(json.dumps([setup.command, network, base]))}"
     if not folder.is_dir():
         await _make(setup, at, base, name, folder, network=network)
     return {at / name: folder / "kit" / name for name in read_json(folder / "places.json") or ()}

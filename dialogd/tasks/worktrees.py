@@ -24,13 +24,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
+from dialogd.protocol.model import digest
 from dialogd.protocol.text import many
 from dialogd.store.disk import fix, why, write_over
 from dialogd.tasks.git import Checkout, Git, checkout_at, persons, shown
@@ -203,7 +203,7 @@ class Worktrees:
         self.root = path.with_name(f"{path.name}.dialogd")
         self._own = f"refs/dialogd/{re.sub(r'[^A-Za-z0-9]+', '-', build) or 'own'}"
         self.build = build
-        self.trial = f"trial-{sha256(build.removeprefix('trial-').encode()).hexdigest()[:12]}"  # its worktree's name
+        self.trial = f"trial-{digest(build.removeprefix('trial-'))}"  # its worktree's name
 
     def open(self, number: int, title: str, base: str, *, anywhere: bool = False) -> Worktree:
         """The worktree of a task, made from the commit `base`, or as it is there; what a kill left half is made whole.
