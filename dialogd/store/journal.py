@@ -230,7 +230,12 @@ class Journal:
             self._flush(self._file.fd, folder=False)
 
     def _refused(self, error: OSError) -> StorageError:
-        return StorageError(f"the journal {self.path} cannot be written: {why(error)}", fix=_fix(error, self.path))
+        fix = "check the disk, or name another DIALOGD_STATE_DIR"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            fix = "free some space, or name another DIALOGD_STATE_DIR"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            fix = f"give yourself the right to write it: chmod u+rwX {self.path.parent} {self.path}"
+        return StorageError(f"the journal {self.path} cannot be written: {why(error)}", fix=fix)
 
     def reply(self, received: Received, *, durable: bool = True) -> None:
         """Remember a reply before anything else is done with it."""
@@ -326,15 +331,6 @@ class Journal:
                     self._tally.take(record)
                 self._read_to += sum(map(len, lines)) + len(lines) + (len(rest) if _record(rest) else 0)
             return self._tally
-
-
-def _fix(error: OSError, path: Path) -> str:
-    """What to do about a journal that cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "free some space, or name another DIALOGD_STATE_DIR"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"give yourself the right to write it: chmod u+rwX {path.parent} {path}"
-    return "check the disk, or name another DIALOGD_STATE_DIR"
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
