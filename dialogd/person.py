@@ -607,9 +607,13 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
             lifecycle.refuse(dialog, "tasks")
         mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
         after, is_turn = _after(dialog, mark), act == "drop" and any(task.state in _UNDER_WAY for task in new)
+        beside = [one for one in after.all if one.state == build.STUCK and one.number in {task.number for task in new}]
+        if act == "accept" and beside:
+            why = f"cannot accept task {beside[0].id}: another one was approved since it began"
+            raise Refused(why, fix=f"have it tried again, on top of that: dialogd tasks retry {beside[0].id}")
         trees = [build.approval(task, task.score) for task in new] if act == "accept" else []
         marks = (mark, *trees, *_room(dialog, after, turn=is_turn))
-        return _turn_of(dialog, whole, marks, (after.next_turn,)) if is_turn else note_of(*marks, body=whole)
+        return _turn_of(dialog, whole, marks, after.next_turns) if is_turn else note_of(*marks, body=whole)
 
     return write(log, f"tasks {act}", make)
 
@@ -767,7 +771,8 @@ def _start(trees: Worktrees, known: build.Tasks, ready: Sequence[build.Task], at
 
 
 def _approved(tasks: build.Tasks) -> tuple[build.Task, ...]:
-    return tuple(task for task in tasks.all if task.state == build.APPROVED)
+    """What is approved, in the order in which it stands on one another."""
+    return tuple(task for number in tasks.stack if (task := tasks.of(number)) and task.state == build.APPROVED)
 
 
 def _none_approved(tasks: build.Tasks) -> str:
@@ -853,7 +858,8 @@ def rebase(dialog: Dialog, commit: str) -> Draft | None:
 
     It opens a build again that had ended.
     """
-    rules, known = rules_of_build(dialog), dialog.state.build
+    rules_of_build(dialog)
+    known = dialog.state.build
     if busy := next((task for task in known.all if task.state in build.UNDER_WAY), None):
         raise Refused(f"task {busy.id} is under way", fix="wait for its end, or drop it: dialogd tasks drop")
     approved = _approved(known)
@@ -862,7 +868,8 @@ def rebase(dialog: Dialog, commit: str) -> Draft | None:
     if approved[0].base == commit:
         return None
     mark = Mark("TASK", f"all | rebase | {commit}")
-    return _turn_of(dialog, "", (mark, *_room(dialog, _after(dialog, mark), turn=True)), (rules.lead,))
+    after = _after(dialog, mark)
+    return _turn_of(dialog, "", (mark, *_room(dialog, after, turn=True)), after.next_turns)
 
 
 @_act("build merge")
@@ -920,7 +927,7 @@ def carry_on(dialog: Dialog, budget: str = "") -> Draft | None:
             fix='look at it: dialogd tasks; ask for more: dialogd say "…"; take it over: dialogd build merge',
         )
     after = _after(dialog, *marks)
-    return _turn_of(dialog, "Go on.", (*marks, *_room(dialog, after, turn=True)), (after.next_turn,))
+    return _turn_of(dialog, "Go on.", (*marks, *_room(dialog, after, turn=True)), after.next_turns)
 
 
 def rules_of_build(dialog: Dialog) -> Build:

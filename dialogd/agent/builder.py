@@ -89,15 +89,15 @@ class Builder:
             return f"its daemon was not told the repository; start it with --repo {rules.repo or 'DIR'}"
         if rules.repo and self.repo.resolve() != Path(rules.repo).resolve():
             return f"the dialog is about {rules.repo}, and its daemon was started with --repo {self.repo}"
-        if self.me == rules.lead and rules.gate and rules.gate != self.gate and not self._is_by_command(dialog):
+        if self.me in rules.leads and rules.gate and rules.gate != self.gate and not self._is_by_command(dialog):
             if dialog.state.build.gate_entry:
                 say = shlex.join(["dialogd", "tasks", "gate", rules.gate])
                 return f"the gate {rules.gate!r} stands in the file, and no command of yours here gave it: {say}"
             return f"the dialog asks for the gate {rules.gate!r}, and its daemon was started with {self.gate!r}; --gate"
-        if self.me == rules.lead and rules.setup and rules.setup != self.setup:
+        if self.me in rules.leads and rules.setup and rules.setup != self.setup:
             own = f"its daemon was started with {self.setup!r}"
             return f"the dialog asks for the setup {rules.setup!r}, and {own}; --setup"
-        if self.me == rules.lead and rules.setup_network and not self.network:
+        if self.me in rules.leads and rules.setup_network and not self.network:
             return "the dialog asks for a setup with the network, and its daemon was started without; --setup-network"
         return ""
 
@@ -152,9 +152,8 @@ class Builder:
 
     def _at_work(self, dialog: Dialog) -> Task | None:
         """The task that the turn which this agent owes is work at, None where it is none."""
-        rules = dialog.state.build.rules
-        what, task = dialog.state.build.due if rules is not None else (None, None)
-        return task if rules is not None and self.me == rules.lead and what is Due.WORK else None
+        what, task = dialog.state.build.due_of(self.me)
+        return task if what is Due.WORK else None
 
     def submits(self, dialog: Dialog) -> bool:
         """True where the turn that this agent owes is work at a task."""
@@ -239,7 +238,7 @@ class Builder:
             return note(GateResult("untested", tail="No gate was given: this tree is untested."))
         from dialogd.tasks.gate import Gate, last_line
 
-        gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
+        gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside, self.me)
         try:
             there: dict[str, Any] = {}
             if rules.setup:
@@ -273,7 +272,7 @@ class Builder:
             return ""
         key = (rules.gate, there.get("at", gate.trees.checkout.path))
         if key not in self._before:
-            self._before[key] = await gate.over(rules.base, f"base-{rules.base[:12]}", **there)
+            self._before[key] = await gate.over(rules.base, f"base-{rules.base[:12]}-{self.me}", **there)
         is_same = (ran.code, ran.log) == (self._before[key].code, self._before[key].log)
         return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
 

@@ -52,7 +52,7 @@ async def prepare(played: Player, dialog: Dialog | None, me: str = "") -> None:
     if isinstance(backend, Prepared):
         await backend.prepare()
     build = dialog.state.build.rules if dialog is not None else None
-    if build is not None and me and me == build.lead:
+    if build is not None and me in build.leads:
         if not isinstance(backend, Writer):
             raise BadInput(
                 f"{me} leads a build, and {backend.name} cannot work in a worktree",

@@ -398,9 +398,10 @@ class _Now:
     def _due(self) -> tuple[str, build.Task | None]:
         """What a build asks this agent for now, and about which task; "" for nothing."""
         tasks = self.state.build
-        what, task = tasks.due
-        is_mine = self.me == (tasks.lead if what is build.Due.WORK else tasks.moderator)
-        return (what.name, task) if what and is_mine else ("", None)
+        what, task = tasks.due_of(self.me)
+        if what is None and self.me == tasks.moderator:  # which answers although the person is waited for
+            what, task = tasks.due_of(USER)
+        return (what.name, task) if what else ("", None)
 
     def _known(self, ref: re.Match[str] | None) -> Proposal | None:
         """The latest proposal of that number, where this agent may know of it."""

@@ -861,7 +861,7 @@ class Turn:
         rules, made = now.state.build.rules, self._submission
         if rules is None or made is None:
             return ()
-        what, task = now.state.build.due
+        what, task = now.state.build.due_of(self.of.me)
         if what is not Due.WORK or task is None:
             return ()
         return submitted(task, made, now.state.table.next_ref, task.iteration)

@@ -101,7 +101,7 @@ class Scene:
     @property
     def attempt(self) -> Mapping[str, Any]:
         """What the script has for the attempt at the task that is due, the last one for those beyond it."""
-        task = self.state.build.due[1]
+        task = self.state.build.due_of(self.me.id)[1]
         asked = task.description if task is not None else ""
         known = next((one["attempts"] for one in script()["tasks"] if one["description"] == asked), None)
         found = known[min(task.iteration, len(known)) - 1] if task is not None and known else {}
@@ -287,10 +287,10 @@ def deadlock(s: Scene) -> str:
 
 def build(s: Scene) -> str:
     """Both seats of a build, as far as a script goes: plan, carry out, review, sum up; any other dialog: consensus."""
-    due, task = s.state.build.due
-    if due is None:
+    due, task = s.state.build.due_of(s.me.id)
+    if not s.state.build:
         return consensus(s)
-    line = f"build {due.value[0]}"
+    line = f"build {due.value[0] if due else ''}"
     return s.line(line if line in script()["lines"] else "build else", task)
 
 

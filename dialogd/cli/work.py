@@ -27,7 +27,7 @@ from dialogd.backends.command import BWRAP, missing
 from dialogd.backends.rehearsal import script
 from dialogd.backends.seats import Cast, Seat, saved_cast
 from dialogd.cli import options
-from dialogd.cli.create import Asked, Seats, Start, former_cast, new_cast, takes_options
+from dialogd.cli.create import SEATS, Asked, Seats, Start, former_cast, new_cast, takes_options
 from dialogd.cli.launch import Held, interruptible, perform
 from dialogd.cli.options import daemons, done, line, option, plain, remark, show
 from dialogd.cli.result import fresh, save
@@ -104,6 +104,7 @@ class Job:
     iterations: Annotated[int, option("N", "Attempts that a task has. Default: 3.", least=1)] = 3
     pass_score: Annotated[int, option("N", "Points that a review needs. Default: 80.", least=0, most=100)] = 80
     cycles: Annotated[int, option("N", "Improvements after the tasks. Default: 1.", least=0)] = 1
+    parallel: Annotated[int, option("N", "Tech leads that work side by side. Default: 1.", least=1, most=8)] = 1
     expected: Annotated[int, option("N", "How many tasks to expect. Default: 3.", "--tasks", least=1)] = EXPECTED
     gate_timeout: Annotated[str, option("TIME", "How long the gate may take. Default: 15 minutes.")] = ""
     rehearse: Annotated[
@@ -186,7 +187,7 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
             replace=held.replace,
             prices=held.price or (),
             agree=agree,
-            led=lambda seats: _with_a_lead(seats, settings),
+            led=lambda seats: _with_leads(seats, settings, job.parallel),
             equipped=lambda seats: _equipped(seats, job, wanted, settings),
         )
     with interruptible() as interrupt:
@@ -229,17 +230,24 @@ LEADS = ("codex", "claude-code", "gemini", "opencode")
 
 
 def _of_build(seats: Seats) -> tuple[Seat, Seat]:
-    """Who works, and who moderates."""
+    """Who works, of several the first, and who moderates."""
     rules, by = template(TEMPLATE).rules([seat.id for seat in seats]).build, {seat.id: seat for seat in seats}
     assert rules is not None
     return by[rules.lead], by[rules.moderator]
 
 
-def _with_a_lead(seats: Seats, settings: Settings) -> Seats:
-    """The seats with a coding agent that is here as the lead, where nobody says who is to work.
+def _with_leads(seats: Seats, settings: Settings, count: int) -> Seats:
+    """The seats with so many leads, which are alike: a coding agent that is here, where nobody says who is to work.
 
     Of two it is one of another family than the moderator's, where that is known.
     """
+    seats = _with_a_lead(seats, settings)
+    free, like = (who for who in SEATS if who not in [seat.id for seat in seats]), _of_build(seats)[0]
+    more = [replace(like, id=who, title=f"{like.title} {number}") for number, who in zip(range(2, count + 1), free)]  # noqa: B905
+    return (*seats, *more)
+
+
+def _with_a_lead(seats: Seats, settings: Settings) -> Seats:
     lead, _ = _of_build(seats)
     if lead.backend or settings.source("backend") != "default" or settings.command:
         return seats
@@ -271,9 +279,11 @@ def _equipped(seats: Seats, job: Job, wanted: Start, settings: Settings) -> Seat
     rules = wanted.build
     work = replace(
         lead, gate=str(rules["gate"]), gate_sees=tuple(map(str, sees)), setup=str(rules["setup"]),
-        setup_network=bool(rules["setup_network"]),
+        setup_network=bool(rules["setup_network"]), repo=repo,
     )  # fmt: skip
-    return tuple(replace(work if seat is lead else seat, repo=repo) for seat in seats)
+    return tuple(
+        replace(seat, repo=repo) if seat is moderator else replace(work, id=seat.id, title=seat.title) for seat in seats
+    )
 
 
 # What `--continue` takes beside the file: what it says, and what daemons take that it starts.
@@ -312,7 +322,7 @@ def _gone_on(ctx: typer.Context, job: Job, asked: Asked, held: Held, settings: S
         done(settings, after, "its daemons run")
         return None
     cast = former_cast(settings, held.pace)
-    seats = (replace(seat, gate_sees=sees) if sees and seat.id == rules.lead else seat for seat in cast.seats)
+    seats = (replace(seat, gate_sees=sees) if sees and seat.id in rules.leads else seat for seat in cast.seats)
     return replace(cast, seats=tuple(seats))
 
 
@@ -658,14 +668,13 @@ def list_tasks(file: options.FileOption = None, json: options.JsonOption = False
     settings, _, dialog = options.opened(file)
     rules = person.rules_of_build(dialog)
     state = dialog.state.build
-    what, task = state.due
     facts: dict[str, object] = {
         "dialog": dialog.id,
         "file": str(settings.file),
-        "due": {"what": what and what.value[0], "by": state.next_turn, "task": task and task.id},
+        "due": [{"what": what.value[0], "by": who, "task": task and task.id} for what, task, who in state.steps],
         "tasks": [_facts(one) for one in state.all],
     }
-    facts |= {"due": None} if dialog.state.outcome else {}
+    facts |= {"due": []} if dialog.state.outcome else {}
     if json:
         facts["events"] = [asdict(one) for one in events(dialog, look_into(Path(rules.repo or ".")))]
     is_running = bool(daemons(settings, settings.file))
@@ -830,7 +839,7 @@ def gate(
     person.admitted(log, "tasks gate")
     rules, command, secrets = person.rules_of_build(dialog), person.command_in_file(how), options.own_secrets()
     kept = saved_cast(StateDir(settings.state_dir), settings.file)
-    sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id == rules.lead for one in seat.gate_sees]
+    sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id in rules.leads for one in seat.gate_sees]
     trees = Worktrees(Path(rules.repo), build=f"trial-{dialog.id}")  # a name that the gate of its daemon has not
     changed = Gate(command, rules.gate_timeout, trees, settings.file, settings.state_dir, sees)
     for row in _tried(changed, rules, dialog.state.build.base or rules.base, yes=yes):

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dialogd.protocol.marks import asking, fields_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Mark, Said, system_note, turn_number
@@ -32,7 +32,7 @@ PROPOSED, CONFIRMED, ASSIGNED, SUBMITTED, STUCK, ERROR = (
 APPROVED, MERGED, DROPPED = "approved", "merged", "dropped"
 DONE = frozenset({APPROVED, MERGED, DROPPED})
 KEPT = frozenset({APPROVED, MERGED})  # what has a result
-UNDER_WAY = frozenset({ASSIGNED, SUBMITTED, STUCK, ERROR})  # at most one task is, and the base stays where it is then
+UNDER_WAY = frozenset({ASSIGNED, SUBMITTED, STUCK, ERROR})  # at most one task of each lead is
 UNDECIDED = "the reviewer did not decide, twice"
 SILENT = 2  # turns in a row in which the moderator plans, and proposes nothing
 
@@ -132,6 +132,8 @@ class Task:
     author: str = ""
     reviewer: str = ""  # whose word approved it: an agent's id, or USER
     carried: str = ""  # the commits `base..commit` that are to be carried to another base
+    lead: str = ""  # whose it is, from when it is handed out
+    is_behind: bool = False  # another one was approved since its base: what is submitted is carried on top of that
     was: str = ""  # its state before an error, and before a review that did not decide
     undecided: int = 0  # reviews that did not decide
     requests: tuple[Request, ...] = ()  # pull requests for its commits
@@ -161,6 +163,14 @@ class Task:
         return Due.REVIEW if self.gate in RAN else Due.ALLOW if self.gate == "asked" else Due.GATE
 
 
+class Step(NamedTuple):
+    """What is due of `who`, an agent's id or USER, and of which task."""
+
+    due: Due
+    task: Task | None
+    who: str
+
+
 @dataclass(frozen=True, slots=True)
 class Tasks:
     """A build as it stands: its rules, and all tasks by number; False for a dialog that is none."""
@@ -169,6 +179,8 @@ class Tasks:
     rules: Build | None = None
     cycles: int = 0  # of improvement there were so far
     base: str = ""  # the last approved commit, once it is merged the one that has it; before the first the build's own
+    stack: tuple[int, ...] = ()  # the numbers of what was approved, in the order in which it stands on one another
+    reviewed: int = 0  # the number of the task that is under review
     gate_entry: str = ""  # in which the person gave the gate that `rules` has; "" for that of the header
     top: int = 0  # the highest number that was given, also to a task of a withdrawn turn
     is_wanted: bool = False  # the person has said what they want beyond them, once they were done
@@ -189,29 +201,64 @@ class Tasks:
         return self.rules.lead if self.rules else ""
 
     @property
-    def due(self) -> tuple[Due | None, Task | None]:
-        """What is due, and of which task; nothing without a build."""
-        if self.rules is None:
-            return None, None
-        if current := next((task for task in self.all if task.state in UNDER_WAY), None):
-            return current.due, current
-        if not self.all or self.is_wanted:
-            return (Due.PLAN if self.silent < SILENT else Due.GOAL), None
-        if waiting := next((task for task in self.all if task.state == PROPOSED), None):
-            return Due.CONFIRM, waiting
-        done = {task.number for task in self.all if task.state in DONE}
-        # What comes first is older, so that no two wait for one another; what is not there any more holds nobody up.
-        open_ = [task for task in self.all if task.number not in done]
-        ready = (task for task in open_ if all(n in done or self.of(n) is None for n in task.after))
-        if task := next(ready, None):
-            return Due.ASSIGN, task
-        return (Due.IMPROVE if self.kept and self.cycles < self.rules.cycles else Due.SUMMARY), None
+    def leads(self) -> tuple[str, ...]:
+        """Who carries tasks out; nobody without a build."""
+        return self.rules.leads if self.rules else ()
 
     @property
-    def next_turn(self) -> str:
-        """Whose turn it is: an agent's id, or USER; "" without a build."""
-        what = self.due[0]
-        return {"moderator": self.moderator, "lead": self.lead}.get(what.by, USER) if what else ""
+    def steps(self) -> tuple[Step, ...]:
+        """What is due: at most one step of each agent, or one of the person's where no agent can go on."""
+        if self.rules is None:
+            return ()
+        here = [task for task in self.all if task.state in UNDER_WAY]
+        handed = [Step(Due.ASSIGN, task, task.lead) for task in self.all if task.state == CONFIRMED and task.lead]
+        steps = [Step(task.due, task, task.lead) for task in here if task.due.by == "lead"] + handed
+        steps += [Step(Due.REVIEW, task, self.moderator) for task in here if task.number == self.reviewed]
+        if steps:
+            return tuple(steps)
+        if here:
+            what, about = here[0].due, here[0]
+        elif not self.all or self.is_wanted:
+            what, about = (Due.PLAN if self.silent < SILENT else Due.GOAL), None
+        elif about := next((task for task in self.all if task.state == PROPOSED), None):
+            what = Due.CONFIRM
+        else:
+            what = Due.IMPROVE if self.kept and self.cycles < self.rules.cycles else Due.SUMMARY
+        return (Step(what, about, self.moderator if what.by == "moderator" else USER),)
+
+    @property
+    def due(self) -> tuple[Due | None, Task | None]:
+        """The first thing that is due, and of which task; nothing without a build."""
+        return self.steps[0][:2] if self.rules else (None, None)
+
+    def due_of(self, who: str) -> tuple[Due | None, Task | None]:
+        """What is due of this agent, or the person, and of which task; nothing where that is nothing."""
+        return next((step[:2] for step in self.steps if step.who == who), (None, None))
+
+    @property
+    def next_turns(self) -> tuple[str, ...]:
+        """Whose turn it is: agents' ids, or USER; () without a build."""
+        return tuple(step.who for step in self.steps)
+
+    def others_than(self, now: Tasks) -> tuple[str, ...]:
+        """The agents of which something else is due `now` than was: another step, task, or gate to run."""
+        both = [(who, self.due_of(who), now.due_of(who)) for who in (self.moderator, *self.leads)]
+        is_anew = self.gate_entry != now.gate_entry
+        return tuple(
+            who for who, (was, old), (what, new) in both
+            if was is not what or (old and old.number) != (new and new.number) or (is_anew and what is Due.GATE)
+        )  # fmt: skip
+
+    def is_ready(self, task: Task) -> bool:
+        """True where everything that comes before a task is done."""
+        # What comes first is older, so that no two wait for one another; what is not there any more holds nobody up.
+        # What is carried to another base is so in its order.
+        place = self._place(task)
+        first = [one for one in self.all if one.number in task.after or (one.carried and self._place(one) < place)]
+        return task.state == CONFIRMED and all(one.state in DONE for one in first)
+
+    def _place(self, task: Task) -> int:
+        return self.stack.index(task.number) if task.number in self.stack else len(self.stack)
 
     @property
     def kept(self) -> list[Task]:
@@ -220,8 +267,8 @@ class Tasks:
 
     def reviewed_by(self, me: str) -> Task | None:
         """The task that `me` is to review now, or None."""
-        what, task = self.due
-        return task if what is Due.REVIEW and me == self.moderator else None
+        what, task = self.due_of(me)
+        return task if what is Due.REVIEW else None
 
     def of(self, number: int) -> Task | None:
         """The task of that number, or None."""
@@ -345,7 +392,7 @@ def refused(tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
     """Why a mark of a build does not count, of agent `me`, after `earlier` ones of the same reply; "" where it does."""
     if not tasks:
         return ""
-    what, fields = tasks.due[0], (*fields_of(mark), *[""] * 5)
+    what, fields = tasks.due_of(tasks.moderator)[0] or tasks.due[0], (*fields_of(mark), *[""] * 5)
     if mark.name in _MODERATORS and me != tasks.moderator:
         return f"{tasks.moderator} alone reviews and proposes tasks"
     match mark.name:
@@ -389,18 +436,44 @@ def folded(tasks: Tasks, said: Said, *, is_over: bool = False) -> Tasks:
         elif mark.name == "APPROVED" and not said.by_hand and said.by == tasks.moderator:
             task = tasks.of(number_of(mark))  # the record that names the tree: with it the approval counts
             if task and task.state in KEPT and not task.reviewer and value_of(mark, "tree") == task.tree:
-                tasks = replace(tasks.with_(task, reviewer=said.by), base=task.commit)
+                tasks = _on_top(tasks.with_(task, reviewer=said.by), task)
     if tasks.is_alone:  # nobody confirms a task, or allows a gate
         for task in tasks.all:
             if task.state == PROPOSED or task.gate == "asked":
                 state = CONFIRMED if task.state == PROPOSED else task.state
                 tasks = tasks.with_(task, state=state, gate="" if task.gate == "asked" else task.gate)
-    return tasks
+    return _handed_out(tasks)
+
+
+def _on_top(tasks: Tasks, task: Task) -> Tasks:
+    """After a task was approved: its commit is what the others stand on."""
+    for other in tasks.all:
+        if other.state in UNDER_WAY and other.number != task.number:
+            tasks = tasks.with_(other, is_behind=True)
+    return replace(tasks, base=task.commit, stack=(*(n for n in tasks.stack if n != task.number), task.number))
+
+
+def _handed_out(tasks: Tasks) -> Tasks:
+    """With a task for each lead that has none, and for the moderator the next one that waits for its review."""
+    for task in tasks.all:
+        if task.state == SUBMITTED and task.is_behind:  # an attempt is not spent by what was approved meanwhile
+            new = {"carried": f"{task.base}..{task.commit}", "spent": task.spent + 1, "gate": "", "is_behind": False}
+            tasks = tasks.with_(task, state=CONFIRMED, **new)
+    waits = tasks.is_wanted or any(task.state == PROPOSED for task in tasks.all)
+    for task in tasks.all:
+        if task.lead and task.state in (PROPOSED, CONFIRMED) and (waits or not tasks.is_ready(task)):
+            tasks = tasks.with_(task, lead="")
+    busy = {task.lead for task in tasks.all if task.state not in DONE}
+    free, ready = (who for who in tasks.leads if who not in busy), [task for task in tasks.all if tasks.is_ready(task)]
+    for task, who in zip([task for task in ready if not task.lead and not waits], free, strict=False):
+        tasks = tasks.with_(task, lead=who)
+    found = [task.number for task in tasks.all if task.state == SUBMITTED and task.due is Due.REVIEW]
+    return replace(tasks, reviewed=tasks.reviewed if tasks.reviewed in found else next(iter(found), 0))
 
 
 def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
     """After a turn of the moderator: the tasks that it proposes, in place of those that nobody has confirmed."""
-    before, reviewed = tasks.due
+    before, reviewed = tasks.due_of(said.by)
     asks = said.asks
     if before is Due.REVIEW and reviewed is not None and not asks:
         score = total(build, said.marks)  # what it decides follows among its marks
@@ -424,14 +497,14 @@ def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
 
 def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     """After a daemon's record. What follows from nothing, as of a withdrawn turn, is none."""
-    event = (*fields_of(mark), "")[1].casefold()
-    what, task = tasks.due
-    if said.by_hand or task is None or task.number != number_of(mark):
+    event, number = (*fields_of(mark), "")[1].casefold(), number_of(mark)
+    what, task, _ = next((step for step in tasks.steps if step.task and step.task.number == number), (None, None, ""))
+    if said.by_hand or task is None:
         return tasks
     if event == "submitted" and task.carried:
         event = "carried"
     whose, when, state = _RECORDS.get(event, ("", (), ""))
-    if what not in when or said.by != {"lead": tasks.lead, "moderator": tasks.moderator}.get(whose, whose):
+    if what not in when or said.by != {"lead": task.lead, "moderator": tasks.moderator}.get(whose, whose):
         return tasks
     rest, reviewed = " | ".join(fields_of(mark)[2:]), (*task.entries[:2], said.id)
     named = value_of(mark, "score")
@@ -441,7 +514,7 @@ def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     match event:
         case "assigned":
             new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", **again}
-            new["why"] = value_of(mark, "conflict")
+            new |= {"why": value_of(mark, "conflict"), "is_behind": False}
         case "submitted" | "carried":
             made = {key: value_of(mark, key) or getattr(task, key) for key in ("branch", "base")}
             made |= {key: value_of(mark, key) for key in ("commit", "tree")}
@@ -497,7 +570,9 @@ def _by_hand(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
         is_busy = any(task.state in UNDER_WAY for task in tasks.all)  # typed, it makes nobody begin on another commit
         return tasks if said.by_hand or is_busy or not fields[2] else _rebased(tasks, fields[2])
     when, state = _WORDS.get(event, ((), ""))
-    for task in [task for task in _named(tasks, mark) if task.state in when]:
+    for one in _named(tasks, mark):
+        if (task := tasks.of(one.number)) is None or task.state not in when:
+            continue
         new: dict[str, Any] = {"state": state or task.state}
         match event:
             case "dropped":
@@ -511,9 +586,11 @@ def _by_hand(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
                 anew = {"iteration": task.iteration + 1, "spent": task.iteration, "gate": ""}
                 new |= {"was": "", "undecided": 0, **({"state": task.was} if task.was else anew)}
                 new["why"] = fields[2] or task.why  # the person's reason is told to who tries it
-            case "accepted":
+            case "accepted" if not task.is_behind:
                 new["reviewer"] = USER
-                tasks = replace(tasks, base=task.commit)
+                tasks = _on_top(tasks, task)
+            case "accepted":  # it stands beside what was approved since, not on it
+                new = {}
             case "published" if re.fullmatch(r"https?://[!-~]+", fields[2]):
                 number = value_of(mark, "number")
                 opened = Request(fields[2], int(number) if number.isdecimal() else None, value_of(mark, "commit"))
@@ -550,6 +627,8 @@ def _rebased(tasks: Tasks, base: str) -> Tasks:
     for task in [task for task in tasks.all if task.state == APPROVED]:
         carried = f"{task.base}..{task.commit}"
         tasks = tasks.with_(task, state=CONFIRMED, spent=task.iteration, carried=carried, reviewer="", gate="")
+    for task in tasks.all:
+        tasks = tasks.with_(task, lead="")
     return replace(tasks, base=base)
 
 
@@ -599,7 +678,7 @@ def approval(task: Task, score: int | None) -> Mark:
 
 def is_last_word(tasks: Tasks, marks: Sequence[Mark]) -> bool:
     """True for a turn of the moderator's that ends the build: its summary, or the answer to a wish without a task."""
-    what, _ = tasks.due
+    what, _ = tasks.due_of(tasks.moderator)
     is_answer = what is Due.PLAN and tasks.is_wanted and not any(mark.name == "TASK_PROPOSED" for mark in marks)
     return what is Due.SUMMARY or is_answer
 
@@ -708,7 +787,7 @@ def assigned_note(
 
 def carried_note(task: Task, made: Submission, ref: str, at: str, kept: Sequence[str] = ()) -> Draft:
     """The note that what was approved on another base was carried over, and is to be tested and reviewed again."""
-    body = f"Task {task.id} was carried to another base; its approval was for the old one. {_kept(made.branch, kept)}"
+    body = f"Task {task.id} was carried to another base, and is tested and reviewed there. {_kept(made.branch, kept)}"
     return system_note(at, submitted(task, made, ref, task.iteration + 1), body.rstrip())
 
 
@@ -783,6 +862,7 @@ class Finding:
     resolved: str = ""  # how, in the words of who raised it; "" while it is open
     resolved_in: int = 0  # that turn
     entry: str = ""  # where it stands; of a note `turn` is the turn before it
+    task: int = 0  # the number of the task that it is about, 0 where that is not said
 
     @property
     def blocks(self) -> bool:
@@ -814,21 +894,26 @@ class Score:
 def reviewed(table: Table, said: Said) -> Table:
     """The table with the findings of a turn: those that block, until the agent that raised them is content."""
     # Those of a daemon are about one submission, and gone with the next.
-    blocking, findings = table.blocking, table.findings
+    blocking, findings, about = table.blocking, table.findings, task_of(said)
     if submissions(said):
-        blocking = tuple(one for one in blocking if one[1] != SYSTEM)
+        blocking = tuple(one for one in blocking if one[1:] != (SYSTEM, about))
     for mark in said.written:
         kind = REVIEW.get(mark.name)
         if kind is None:
             continue
         findings += bool(kind.numbers)  # of a withdrawn turn, too: no number is given again
         if said.counts and level(mark) in kind.blocks:
-            blocking = (*blocking, (findings, said.by))
+            blocking = (*blocking, (findings, said.by, about))
         elif said.counts and kind.resolves:
             mine = ("".join(c for c in level(mark) if c.isdecimal()), said.by)
             blocking = tuple(one for one in blocking if (str(one[0]), one[1]) != mine)
     is_same = (blocking, findings) == (table.blocking, table.findings)
     return table if is_same else replace(table, blocking=blocking, findings=findings)
+
+
+def task_of(said: Said) -> int:
+    """The number of the task that an entry is about by its first record; 0 for none."""
+    return next((number_of(mark) for mark in said.marks if mark.name in ("TASK", "GATE")), 0)
 
 
 def level(mark: Mark) -> str:
@@ -858,11 +943,13 @@ def findings(dialog: Dialog) -> tuple[Finding, ...]:
         number += kind == "FINDING"
         if kind == "TASK":  # a submission ends what a daemon found in the one before
             how, turn = "by the next submission", turn_number(entry.id)
-            found = [replace(f, resolved=how, resolved_in=turn) if f.by == SYSTEM and f.blocks else f for f in found]
+            gone = [f for f in found if f.by == SYSTEM and f.blocks and f.task == task_of(entry)]
+            found = [replace(f, resolved=how, resolved_in=turn) if f in gone else f for f in found]
         elif not entry.counts:
             continue
         elif kind == "FINDING":
-            found.append(finding(fields, number, entry.by, turn_number(entry.id), entry.id))
+            one = finding(fields, number, entry.by, turn_number(entry.id), entry.id)
+            found.append(replace(one, task=task_of(entry)))
         elif kind == "RESOLVED" and fields and (match := _FIRST.fullmatch(fields[0])):
             how, which = " | ".join(fields[1:]) or "resolved", match[1].lstrip("0")
             for at, f in enumerate(found):

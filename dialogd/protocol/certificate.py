@@ -568,7 +568,7 @@ def _turn(before: Dialog, entry: Entry) -> str:
     """Why an agent's own marks do not come to what its daemon wrote; "" where they do."""
     policy, steps, refusals = MarkPolicy(before, entry.by), list[Close](), list[str]()
     body, done = own_words(entry.body), tuple[Mark, ...]()
-    if entry.by == before.state.build.lead and before.state.build.due[0] is Due.WORK:  # the records of a submission
+    if before.state.build.due_of(entry.by)[0] is Due.WORK:  # the records of a submission
         done = build.records_of_work(entry)
     for reply in _replies(before, entry, done):
         refused = policy.admitted(reply)[1]
@@ -623,18 +623,19 @@ def _notes(before: Dialog, entry: Entry) -> Iterator[Draft | None]:
     end = entry.ending
     causes = [end.value.partition(":")[0]] if end is not None and end.name == "STOPPED" else reached
     yield from (compose.limit_note(before, limit_mark(cause, ""), at) for cause in causes if reached.get(cause))
-    rules, (what, task) = state.build.rules, state.build.due
-    if rules is None or task is None or what not in (Due.ASSIGN, Due.GATE):
-        return
-    if what is Due.ASSIGN:
-        if task.carried:
-            yield build.carried_note(task, Submission("", "", "", ""), state.table.next_ref, at)
-        yield build.assigned_note(task, "", "", at)
-    else:
-        found = entry.all("FINDING")
-        yield build.gate_note(rules, task, GateResult(""), found, at)
-        yield build.ask_gate_note(rules, task, "", found, at)
-    yield build.error_note(state.build, task, "", "", at)
+    rules = state.build.rules
+    for what, task, _ in state.build.steps:
+        if rules is None or task is None or what not in (Due.ASSIGN, Due.GATE):
+            continue
+        if what is Due.ASSIGN:
+            if task.carried:
+                yield build.carried_note(task, Submission("", "", "", ""), state.table.next_ref, at)
+            yield build.assigned_note(task, "", "", at)
+        else:
+            found = entry.all("FINDING")
+            yield build.gate_note(rules, task, GateResult(""), found, at)
+            yield build.ask_gate_note(rules, task, "", found, at)
+        yield build.error_note(state.build, task, "", "", at)
 
 
 def _counted(said: Iterable[Mark]) -> Counter[str]:

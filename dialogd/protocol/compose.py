@@ -45,7 +45,7 @@ from dialogd.protocol.model import (
     digest,
     system_note,
 )
-from dialogd.protocol.order import awaited, following, signing, ways_out
+from dialogd.protocol.order import at_work, awaited, following, signing, ways_out
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields, written
 from dialogd.protocol.rules import BUILDS, DECIDE, MODERATE, Build
@@ -201,6 +201,8 @@ def next_turn(header: Header, before: State, after: State, me: str, *, is_decide
     # `is_decided` says that the entry holds a decision.
     is_alone, rules = header.is_unattended, header.rules
     rest = tuple(who for who in _rest(after, me) if who != USER or not is_alone)
+    if rest and after.build:
+        rest = tuple(dict.fromkeys((*rest, *at_work(header, after), *[USER] * bool(after.questions.text))))
     outcome, why = limit_reached(before, after, me, header)
     if outcome:
         is_hard = after.counted >= after.limits.max_turns  # which nothing goes beyond
@@ -380,7 +382,7 @@ def _signed(dialog: Dialog, after: State, marks: Sequence[Mark]) -> Iterator[Mar
 def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> tuple[Mark, ...] | None:
     rules, board = dialog.header.rules, dialog.header.rules.board
     if rules.review and after.table.blocking:
-        open_ = ", ".join(str(number) for number, _ in after.table.blocking)
+        open_ = ", ".join(str(number) for number, *_ in after.table.blocking)
         return (did_not_count(f"approval of {ref}", f"findings that block are open: {open_}"),)
     if board is not None and after.floor.contributed < board.minimum_contributions:
         why = f"an end needs {board.minimum_contributions} contributions, there are {after.floor.contributed}"
@@ -454,7 +456,7 @@ def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequen
     if choice is None:
         yield from build.undecided(task) if all(mark.name != QUESTION for mark in marks) else ()
         return
-    blocking = [number for number, _ in after.table.blocking]
+    blocking = [number for number, _, about in after.table.blocking if about in (0, task.number)]
     why = build.objections(rules, task, marks, blocking, approves=choice.choice == APPROVE)
     evidence = f"by {me} in turn {dialog.state.number + 1}; tree {task.tree}; gate {task.gate}"
     reason = "; ".join(why) or choice.reason or "no reason given"
@@ -620,9 +622,9 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Close:
     # there one's failure does not stop the other. So is the person when nobody gave an answer since the last turn.
     header, state = dialog.header, dialog.state
     rest = tuple(who for who in state.owing if who != agent and not (who == USER and header.is_unattended))
-    if rest:
-        return Close(turn=rest)
     after = state_after(header, state, _note_with(SYSTEM, mark))
+    if rest:
+        return Close(turn=tuple(dict.fromkeys((*rest, *(at_work(header, after) if state.build else ())))))
     is_told = mark.name == "STALLED" and not header.is_unattended  # of two, the person is told who is silent
     if agent not in after.absent and (agent == header.judge or (_is_pair(dialog) and not is_told)):
         return Close(turn=(agent,))

@@ -189,10 +189,9 @@ def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     able = [who for who in all_ if who not in state.absent] or all_
     if mine is None or not (mine.agent == me or me in able):
         return _others(dialog, clock)
-    if me == state.build.lead:  # what its daemon does before its agent, or anybody, can go on
-        what, task = state.build.due
-        if task is not None and what in (Due.ASSIGN, Due.GATE):
-            return Work(mine, what, task)
+    what, task = state.build.due_of(me)
+    if task is not None and what in (Due.ASSIGN, Due.GATE):  # what its daemon does before its agent, or anybody, can
+        return Work(mine, what, task)
     if not mine.is_ready and debts.seal(me) is not None:
         action = _others(dialog, clock)
         unsealed = ", ".join(who for who in state.owing if debts.seal(who) is None)

@@ -185,7 +185,7 @@ def _said(header: Header, state: State, said: Said) -> None:
     elif said.is_turn:
         _agent(header, state, said)
     else:
-        _system(header, state, said)
+        _system(header, before, state, said)
     if state.polls.waiting and header.rules.phase(state.floor.rounds) >= header.rules.voting:
         state.polls = state.polls.opened(state.number)
     if state.debts.seals:
@@ -249,16 +249,13 @@ def _unasked(state: State, *closes: str) -> None:
 def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
     """After the person's word on tasks, or on the gate, or once who was waited for is back: whose turn it is then."""
     # Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
-    named = state.build.next_turn
-    spoke = said.is_on_tasks
-    (was, old), (now, new) = before.due, state.build.due
-    is_other = was is not now or (old and old.number) != (new and new.number)
-    is_other |= now is build.Due.GATE and before.gate_entry != state.build.gate_entry  # which ends the run of the old
+    now, named = state.build, [who for who in state.build.next_turns if header.agent(who)]
+    other = before.others_than(now)
     is_free = set(state.owing) <= {USER}
     is_back = said.mark("INVITE") is not None and is_free and not state.questions.open
-    if (is_back or (spoke and (is_other or is_free))) and header.agent(named) and state.outcome is None:
-        _unasked(state, *state.owing)
-        state.debts = state.debts.opened(said, (named,))
+    if (is_back or (said.is_on_tasks and (other or is_free))) and named and state.outcome is None:
+        _unasked(state, USER, *other)
+        state.debts = state.debts.opened(said, named)
 
 
 def _approved(header: Header, state: State, said: Said) -> None:
@@ -463,11 +460,11 @@ def _escalated(header: Header, state: State, said: Said) -> None:
 # -- Daemons ----------------------------------------------------------------------------------------------------------
 
 
-def _system(header: Header, state: State, said: Said) -> None:
+def _system(header: Header, before: Tasks, state: State, said: Said) -> None:
     if state.build:
         state.table = reviewed(state.table, said)
         if said.turn is not None and said.is_on_tasks:
-            state.debts = state.debts.without(state.build.lead)
+            state.debts = state.debts.without(*before.others_than(state.build))
     for who in filter(header.agent, (*(who for who, *_ in said.failures), *said.silent)):
         _missing(header, state, said, who, is_stall=who in said.silent)
     sealed = said.mark("SEALED")

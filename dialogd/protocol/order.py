@@ -19,8 +19,8 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     # Gives USER when no agent is left to ask.
     if state.escalation.to not in ("", USER, after, *state.absent):
         return (state.escalation.to,)
-    if who := state.build.next_turn:
-        return (USER,) if who in state.absent or header.agent(who) is None else (who,)
+    if state.build:
+        return at_work(header, state) or (USER,)
     asking = {*state.questions.askers} - state.questions.told
     if after and after == header.judge and (len(state.table.judged) == 1 or after in asking):
         return (after,)
@@ -34,6 +34,12 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     if header.rules.order == "parallel":
         return tuple(able) if len(able) > 1 or after != able[0] else (USER,)
     return (_single(header, state, after),)
+
+
+def at_work(header: Header, state: State) -> tuple[str, ...]:
+    """The agents of a build that have something to do now, and can."""
+    waits = () if header.is_unattended else state.questions.askers
+    return tuple(who for who in state.build.next_turns if header.agent(who) and who not in {*state.absent, *waits})
 
 
 def _attacking(state: State, able: Sequence[str]) -> str:
@@ -74,11 +80,12 @@ def _single(header: Header, state: State, after: str) -> str:
 def reopened(header: Header, state: State) -> tuple[str, ...]:
     """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order."""
     # Always an agent: the person's turn gives those that failed another chance, and one that is alone another turn.
+    if state.build:  # what the person says of the plan is for who made it
+        due = tuple(who for who in state.build.next_turns if header.agent(who))
+        here = [one for one in (state.build.moderator, *state.build.leads) if header.agent(one)]
+        return due or (*here, header.agents[0].id)[:1]
     if owing := tuple(a for a in state.owing if a != USER):
         return owing
-    if who := state.build.next_turn:  # what the person says of the plan is for who made it
-        here = [one for one in (who, state.build.moderator, state.build.lead) if header.agent(one)]
-        return (*here, header.agents[0].id)[:1]
     askers = tuple(who for who in state.questions.askers if header.agent(who))
     if header.rules.order != "parallel" and askers:
         return askers
@@ -112,8 +119,10 @@ def awaited(header: Header, state: State) -> tuple[str, ...]:
     """The absent agents without which nothing can be decided any more: whoever goes on only pays."""
     rules, absent, one = header.rules, state.absent, header.judge
     if state.build:
-        both = (state.build.moderator, state.build.lead)
-        return tuple(who for who in both if who in absent or header.agent(who) is None)
+        both = (state.build.moderator, *state.build.leads)
+        gone = tuple(who for who in both if who in absent or header.agent(who) is None)
+        needed = {state.build.moderator, *state.build.next_turns}
+        return gone if {*gone} >= {*state.build.leads} else tuple(who for who in gone if who in needed)
     if not absent:
         return ()
     if one:

@@ -330,10 +330,14 @@ CRITERIA: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Build:
-    """The rules of a build: `moderator` plans and reviews, `lead` carries out; both are agents' ids."""
+    """The rules of a build: `moderator` plans and reviews, `lead` carries out; both are agents' ids.
+
+    Each of the `further_leads` carries out tasks of its own, beside those of `lead`.
+    """
 
     moderator: Text
     lead: Text
+    further_leads: Texts = ()
     repo: Text = ""
     branch: Text = ""  # the person's
     base: Text = ""  # the commit from which the work starts
@@ -346,6 +350,11 @@ class Build:
     cycles: Limit = 1  # of improvement after the tasks
     criteria: Annotated[Mapping[str, int], Read(_criteria)] = field(default_factory=lambda: CRITERIA)
     source: Text = ""  # the id of the dialog whose decision it carries out
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        """Who carries tasks out, one at a time each."""
+        return (self.lead, *self.further_leads)
 
 
 @dataclass(frozen=True)
@@ -460,7 +469,11 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
             warn(("judge",), f"{shown(setup['judge'])} is none of {', '.join(agents)}")
     if isinstance(build := given.get("build"), Mapping):
         both = {key: _agent(ids, build.get(key)) for key in ("moderator", "lead")}
-        given["build"] = {**build, **both}
+        further = [who for one in _names(build.get("further_leads")) if (who := _agent(ids, one))]
+        given["build"] = {**build, **both, "further_leads": [*dict.fromkeys(further)]}
+        if not {*both.values()}.isdisjoint(further):
+            warn(("build", "further_leads"), "they are others than its moderator and its lead", "ignoring them")
+            given["build"]["further_leads"] = []
         if len({*both.values()} - {""}) < 2:
             warn(("build",), "it names no two agents as moderator and lead", "ignoring it")
             del given["build"]
@@ -480,6 +493,10 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         else:
             warn(("messages", name), "no NAME with a meaning", "ignoring it")
     return replace(rules, kinds=MappingProxyType(kinds))
+
+
+def _names(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []
 
 
 def _agent(ids: Mapping[str, str], name: Any) -> str:

@@ -230,7 +230,9 @@ class Table:
     is_tested: bool = False  # such a turn was taken
     judged: tuple[tuple[str, str], ...] = ()  # the judge's answers so far: position, reason
     findings: int = 0
-    blocking: tuple[tuple[int, str], ...] = ()  # number and author of those that keep an approval from counting
+    blocking: tuple[
+        tuple[int, str, int], ...
+    ] = ()  # number, author and task of those that keep approvals from counting
     top: int = 0  # the highest number that a proposal had, also one of a withdrawn turn: no other gets it
 
     @property

@@ -435,8 +435,8 @@ def doing(tasks: build.Tasks, who: str, *, is_writing: bool) -> str:
 
     Its daemon opens worktrees and runs the gate by itself, all else `is_writing`.
     """
-    what, task = tasks.due
-    if what is None or who != tasks.next_turn or not (is_writing or what in (Due.ASSIGN, Due.GATE)):
+    what, task = tasks.due_of(who)
+    if what is None or not (is_writing or what in (Due.ASSIGN, Due.GATE)):
         return ""
     return f"{_DOES.get(what, '')} {task.id if task else ''}".strip()
 

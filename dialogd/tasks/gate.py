@@ -41,7 +41,8 @@ class Gate:
     """The gate of a build: its command, how many seconds it may take, and what it sees beside the tree under test.
 
     It is kept from the dialog `file` with all that lies beside it, from the `state` directory, and from what else there
-    is of the repository. `aside` does blocking work in a thread.
+    is of the repository. `aside` does blocking work in a thread. `by` is the agent whose daemon runs it:
+    that of another may run it at the same time.
     """
 
     command: str
@@ -51,6 +52,7 @@ class Gate:
     state: Path
     sees: Sequence[Path] = ()
     aside: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
+    by: str = ""
 
     def log(self, name: str) -> Path:
         """Where its output is kept, of a run by that name."""
@@ -70,7 +72,7 @@ class Gate:
         They stand where the checkout is; with a task's `kit` `at` its worktree instead. Raises as `run` and `readable`
         do.
         """
-        root, mine = self.trees.root, f".gate-{self.trees.build}-"
+        root, mine = self.trees.root, f".gate-{self.trees.build}-{self.by}-"
         clear(root, f"{mine}*")  # of a gate that was killed
         export = self.trees.scratch(mine)
         try:

@@ -355,7 +355,7 @@ class Worktrees:
         """What tasks of this build with these numbers have left, and killed trials; with `is_idle` killed gates too."""
         listed = self.git.names("for-each-ref", "--format=%(refname)", f"{self._own}/").out.decode().split()
         names = [ref.split("/")[3] for ref in listed]
-        gates = [f".gate-{build}-????????" for build in (self.build, f"trial-{self.build}") if is_idle]
+        gates = [f".gate-{build}-*" for build in (self.build, f"trial-{self.build}") if is_idle]
         for name in [name for name, ref in zip(names, listed, strict=True) if ref.endswith("/before")]:
             if int(number := name.split("-")[1]) not in numbers:
                 continue

@@ -112,12 +112,14 @@ class Template:
     def part(self, seat: int) -> CastMember | None:
         """The agent of that seat (from 0); None where the template describes none.
 
-        Further seats repeat the described agents, with a number after the name.
+        Further seats repeat the described agents, in a build its lead, with a number after the name.
         """
         cast = self.terms.cast
         if not cast:
             return None
         round_, index = divmod(seat, len(cast))
+        if self.terms.rules.build is not None and round_:
+            round_, index = seat - len(cast) + 1, len(cast) - 1
         return cast[index] if not round_ else replace(cast[index], name=f"{cast[index].name} {round_ + 1}")
 
     def rules(self, ids: Sequence[str], given: Mapping[str, str | int] = _EMPTY) -> Rules:
@@ -127,7 +129,8 @@ class Template:
         build = self.terms.rules.build
         if build is not None:
             both = {"moderator": by_name.get(build.moderator, ""), "lead": by_name.get(build.lead, "")}
-            build = replace(build, **both, **dict(given))  # type: ignore[arg-type]
+            further = tuple(ids[len(self.terms.cast) :])
+            build = replace(build, **both, further_leads=further, **dict(given))  # type: ignore[arg-type]
         roles = MappingProxyType({agent: part.role for agent, part in parts.items() if part.role != Role()})
         template = "" if self.name == DEFAULT_TEMPLATE else self.terms.rules.template
         judge = by_name.get(self.terms.judge, "")

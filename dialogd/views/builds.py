@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,16 +149,20 @@ class _Events:
                 is_planned = True  # its first turn shows that it is there
                 yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")
             for who, why, fix in entry.failures if entry.by == SYSTEM else ():
-                yield self.error(who, before.due[1], "backend", "; ".join(filter(None, (why, fix))))
+                yield self.error(who, before.due_of(who)[1], "backend", "; ".join(filter(None, (why, fix))))
             for task in tasks.all:
-                if task != (old := before.of(task.number)):
+                old = before.of(task.number)
+                if old is None or task != replace(
+                    old, lead=task.lead
+                ):  # who is to do it is told once a worktree is open
                     yield from self.happened(entry, old, task)
 
     def event(self, kind: str, task: Task | None, summary: str, by: str = "", to: str = "", **more: Any) -> Event:
         """One event, with the fields that it has: from the task, and `more`."""
         entry = self.entry
         self.count += 1
-        whose = {"M": self.rules.moderator, "L": self.rules.lead, "*": entry.by}
+        lead = (task and (task.lead or task.author)) or self.rules.lead
+        whose = {"M": self.rules.moderator, "L": lead, "*": entry.by}
         first, second, names = _KINDS[kind]
         by, to = by or whose.get(first, first), to or whose.get(second, second)
         fields = {**(self.facts(task) if task else {}), "completion_time": entry.at or None, **more}
@@ -211,7 +215,7 @@ class _Events:
         if entry.by == USER:
             yield from self.by_hand(old, task)
         elif task.state == ASSIGNED and old.state == CONFIRMED:
-            yield self.ready(self.rules.lead, self.rules.moderator, task, f"a worktree is open on {task.branch}")
+            yield self.ready(task.lead, self.rules.moderator, task, f"a worktree is open on {task.branch}")
             yield self.event("TASK_ASSIGNED", task, task.description)
         if task.ref != old.ref:
             self.submitted[task.number] = entry.id
@@ -230,7 +234,7 @@ class _Events:
         if task.state == APPROVED or (task.state == DROPPED and task.why != "replaced"):
             yield self.completed(entry, task)
         if task.state == ERROR:
-            yield self.error(self.rules.lead, old, rest[0], " | ".join(filter(None, rest[1:])))
+            yield self.error(task.lead, old, rest[0], " | ".join(filter(None, rest[1:])))
 
     def by_hand(self, old: Task, task: Task) -> Iterator[Event]:
         """The person's word; what it approves or drops is told as an end too."""
@@ -298,7 +302,7 @@ class _Events:
         diff = self.look(task.base, task.commit) if task.commit else None
         made = None if diff is None else [one.path for one in (*diff.files, *diff.omitted) if one.status == "A"]
         ended = "approved" if task.state == APPROVED else f"dropped{f': {task.why}' if task.why else ''}"
-        kind, to = f"{'IMPROVEMENT' if task.is_improvement else 'TASK'}_COMPLETED", self.rules.lead * (entry.by == USER)
+        kind, to = f"{'IMPROVEMENT' if task.is_improvement else 'TASK'}_COMPLETED", task.lead * (entry.by == USER)
         words = f"{ended}, {many(task.iteration, 'iteration')}"
         return self.event(kind, task, words, to=to, files_generated=made if task.commit else [])
 

@@ -358,7 +358,7 @@ def test_the_tasks_are_shown_and_decided_on(dialogd: Commands, repo: Path) -> No
     ):
         assert line in shown, shown
     facts = dialogd("tasks", "--json").json
-    assert facts["due"] == {"what": "confirm", "by": USER, "task": "001"}
+    assert facts["due"] == [{"what": "confirm", "by": USER, "task": "001"}]
     assert facts["tasks"][1]["after"] == ["001"]
     steps = [
         (["change", "2", "-d", "print years"], "changed; ", ["[TASK: 002 | changed | print years]"]),

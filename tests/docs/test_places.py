@@ -278,7 +278,7 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
     (entry,) = json.loads(sandbox.done("dialogd list ./dialog.md --json"))["entries"]
     (sandbox.folder / "build.md").write_bytes(build().paper.data)
     told = json.loads(sandbox.done("dialogd tasks --file build.md --json"))
-    assert sorted({*told, *told["due"], *told["tasks"][0], *told["events"][0]}) == sorted(set(codes(rows["tasks"])))
+    assert sorted({*told, *told["due"][0], *told["tasks"][0], *told["events"][0]}) == sorted(set(codes(rows["tasks"])))
     assert sorted(entry) == sorted(codes(rows["list ID"].partition("(each")[2].partition(")")[0]))
     assert set(json.loads(sandbox.done("dialogd config show --json"))) == {setting.name for setting in SETTINGS}
     daemon = sandbox.start("dialogd start A --port 0 --detach")

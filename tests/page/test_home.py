@@ -359,6 +359,7 @@ def test_what_was_decided_is_carried_out_from_its_form(working: tuple[Home, Path
     expect(page.locator("#repo-problem")).to_contain_text("cannot be looked at")
     form.locator("#repo").fill(str(code))
     form.locator("#gate").fill("true")
+    form.get_by_label("Two tech leads work side by side").check()
     if not missing():
         form.locator("#setup").fill("echo ready")
         form.get_by_label("It may use the network").check()
@@ -369,6 +370,7 @@ def test_what_was_decided_is_carried_out_from_its_form(working: tuple[Home, Path
     form.get_by_role("button", name="See what it would be").click()
     for words in (
         "L (Tech Lead): command",
+        "A (Tech Lead 2): command",
         f"{code}: from main at",
         "gate    true",
         "turns   at most",

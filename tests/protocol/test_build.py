@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dialogd import person
-from dialogd.errors import BackendError
-from dialogd.protocol.build import APPROVED, GREEN, MERGED, UNDER_WAY, Due, findings
+from dialogd.errors import BackendError, Refused
+from dialogd.protocol.build import APPROVED, CONFIRMED, GREEN, MERGED, UNDER_WAY, Due, findings
 from dialogd.protocol.certificate import faults
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
@@ -38,6 +41,12 @@ PLAN = """Two steps.
 [TASK_PROPOSED: read ages | refuses negative ages; has a test | none | 1 h]
 [TASK_PROPOSED: print ages | uses task 1 | after 1 | 2 h]
 """
+BOTH = """Three steps.
+
+[TASK_PROPOSED: read ages | refuses negative ages | none | 1 h]
+[TASK_PROPOSED: print ages | in years | none | 1 h]
+[TASK_PROPOSED: sort ages | the oldest first | after 1 | 1 h]
+"""
 SCORE = "[SCORE: code quality {} | test coverage 18 | security 18 | documentation 8 | acceptance criteria 22]"
 GOOD, POOR = SCORE.format(20), SCORE.format(5)
 
@@ -50,15 +59,18 @@ def no(ref: str, more: str = "", score: str = POOR) -> str:
     return f"{more}\n\n{score}\n[DECIDE: {ref} reject | the test is missing]\n"
 
 
-def room(*reviews: str, plan: str = PLAN, rules: str = "cycles = 0", person: str = "", turns: int = 60) -> Room:
-    """A build whose moderator plans, then says these reviews; the lead always answers that it is done."""
-    setup = SETUP.format(rules)
+def room(
+    *reviews: str, plan: str = PLAN, rules: str = "cycles = 0", person: str = "", turns: int = 60, leads: str = "L"
+) -> Room:
+    """A build whose moderator plans, then says these reviews; each lead always answers that it is done."""
+    further = f"further_leads = {[*leads[1:]]}\n" if leads[1:] else ""
+    setup = SETUP.format(further + rules)
     if person:
         setup = setup.replace("[build]", f'person = "{person}"\n\n[build]')
     made = Room(
-        opening("M", "L", keys=[f"Max Turns: {turns}"], more=setup, question="Read and print ages."),
+        opening("M", *leads, keys=[f"Max Turns: {turns}"], more=setup, question="Read and print ages."),
         M=[plan, *reviews],
-        L=["Done."] * 20,
+        **{lead: ["Done."] * 20 for lead in leads},
     )
     made.run()
     return made
@@ -218,8 +230,8 @@ GATES = ["passed", "passed", "passed", "failed", "timeout", "untested", "asked"]
 
 def _reply(of: Room, what: str) -> Line:
     """What an agent says in a random play; the reviewer names what is reviewed now."""
-    tasks = of.dialog.state.build.all
-    ref = next((task.ref for task in reversed(tasks) if task.state == "submitted"), "P1")
+    task = of.dialog.state.build.reviewed_by("M")
+    ref = task.ref if task is not None else "P1"
     match what:
         case "yes":
             return yes(ref)
@@ -240,7 +252,7 @@ def _reply(of: Room, what: str) -> Line:
 
 def _does(of: Room, hand: str, at: int) -> None:
     """What the person does in a random play."""
-    numbers = [entry.number for entry in of.dialog.entries if entry.is_turn and entry.by in ("M", "L")]
+    numbers = [entry.number for entry in of.dialog.entries if entry.is_turn and entry.by in ("M", "L", "N")]
     match hand:
         case "strike":
             if numbers:
@@ -248,7 +260,8 @@ def _does(of: Room, hand: str, at: int) -> None:
         case "say":
             of.say("Go on.")
         case "retry" | "skip":
-            of.types(f"\n[{hand.upper()}: {'ML'[at % 2]}]\n")
+            who = [agent.id for agent in of.dialog.header.agents]
+            of.types(f"\n[{hand.upper()}: {who[at % len(who)]}]\n")
         case "stop":
             of.types("\n[STOPPED]\n")
         case _:
@@ -260,7 +273,12 @@ def _is_legal(of: Room) -> None:
     rules, tasks = of.dialog.state.build.rules, of.dialog.state.build
     assert rules is not None
     under_way = [task for task in tasks.all if task.state in UNDER_WAY]
-    assert len(under_way) <= 1
+    assert len({task.lead for task in under_way}) == len(under_way)
+    assert {task.lead for task in under_way} <= {*tasks.leads}
+    assert len({step.who for step in tasks.steps}) == len(tasks.steps)
+    stack = [task for number in tasks.stack if (task := tasks.of(number)) and task.state == APPROVED]
+    assert len(stack) == sum(task.state == APPROVED for task in tasks.all)
+    assert all(above.base == below.commit for below, above in pairwise(stack))
     assert len({task.number for task in tasks.all}) == len(tasks.all)
     struck = of.dialog.state.hand.struck
     for task in tasks.all:
@@ -275,7 +293,7 @@ def _is_legal(of: Room) -> None:
     for one in found:
         assert not {one.approved.number, one.submitted.number} & struck
     if of.dialog.state.outcome is None and of.dialog.header.is_unattended:
-        assert any(waits(of.look(me)) in ("Reply", "Work", "Write") for me in ("M", "L"))
+        assert any(waits(of.look(me)) in ("Reply", "Work", "Write") for me in ("M", *tasks.leads))
 
 
 @settings(max_examples=150)
@@ -283,28 +301,122 @@ def _is_legal(of: Room) -> None:
     st.lists(st.tuples(st.sampled_from(PLAYS), st.sampled_from([*HANDS, *[""] * 12]), st.integers(0, 20)), max_size=40),
     st.lists(st.sampled_from(GATES), max_size=12),
     st.booleans(),
+    st.sampled_from(["L", "LN"]),
 )
 def test_whatever_is_played_the_states_are_legal_and_somebody_can_act(
-    plays: list[tuple[str, str, int]], gates: list[str], alone: bool
+    plays: list[tuple[str, str, int]], gates: list[str], alone: bool, leads: str
 ) -> None:
-    build = room(rules="cycles = 1", person="absent" if alone else "")
-    build.scripts = {"M": [], "L": []}
+    plan = BOTH if len(leads) > 1 else PLAN
+    build = room(plan=plan, rules="cycles = 1", person="absent" if alone else "", leads=leads)
+    build.scripts = {who: [] for who in ("M", *leads)}
     build.gates = list(gates)
     build.types("" if alone else "\n[TASK: all | confirmed]\n")
     for what, hand, at in plays:
         if hand:
             _does(build, hand, at)
             _is_legal(build)
-        for me in ("M", "L"):
+        for me in ("M", *leads):
             action = build.look(me)
             if isinstance(action, Reply):
                 build.scripts[me] = [] if what == "silent" else [_reply(build, what), *[_reply(build, what)] * 2]
             build.step(me)
             _is_legal(build)
         if build.dialog.state.outcome is None:
-            acts = [waits(build.look(me)) for me in ("M", "L")]
+            acts = [waits(build.look(me)) for me in ("M", *leads)]
             able = {"Reply", "Work", "Write", "waiting_for_user"}
             assert able & {*acts}, (acts, build.owing)
+
+
+def by_hand(of: Room, *who: str) -> None:
+    """Let these do what they have to, one after the other."""
+    for one in who:
+        of.step(one)
+
+
+def test_tasks_that_do_not_follow_one_another_get_a_lead_each() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    assert made.owing == ("L", "N")
+    assert [task.lead for task in made.dialog.state.build.all] == ["L", "N", ""]
+    by_hand(made, "N", "L")  # two worktrees
+    made.speak(("N", "Done."))
+    by_hand(made, "N")  # its gate
+    assert {*made.owing} == {"L", "M"}
+    made.speak(("L", "Done."))
+    by_hand(made, "L")
+    assert made.owing == ("M",)
+    first = made.dialog.state.build.reviewed_by("M")
+    assert first is not None
+    assert first.number == 2  # which was tested first
+    made.speak(("M", yes(first.ref)))
+    # The other one stood beside it: it is carried on top, tested again, and only then reviewed.
+    task = made.dialog.state.build.of(1)
+    assert task is not None
+    assert (task.state, task.lead, task.carried) == ("confirmed", "L", f"b000..{task.commit}")
+    assert made.owing == ("L",)
+    by_hand(made, "L", "L")
+    task = made.dialog.state.build.of(1)
+    second = made.dialog.state.build.of(2)
+    assert task is not None
+    assert second is not None
+    assert (task.base, task.state, task.gate) == (second.commit, "submitted", "passed")
+    made.speak(("M", yes(task.ref)))
+    assert made.dialog.state.build.stack == (2, 1)
+    made.scripts["M"] = [yes("P4"), "All is done."]
+    made.run()
+    assert made.outcome == "DECIDED"
+    assert [task.state for task in made.dialog.state.build.all] == [APPROVED] * 3
+    assert not faults(made.paper.data)
+
+
+def test_what_stands_beside_the_last_approval_is_not_accepted() -> None:
+    made = room(plan=BOTH, rules="cycles = 0\niterations = 1", leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("L", "Done."), ("N", "Done."))
+    by_hand(made, "L", "N")
+    made.speak(("M", no("P1")), ("M", yes("P2")))
+    assert states(made) == ["stuck", APPROVED, CONFIRMED]
+    made.types("\n[TASK: 001 | accepted]\n")
+    assert states(made)[0] == "stuck"
+    with pytest.raises(Refused, match="another one was approved since it began"):
+        person.tasks(made.log, "accept", "001")
+    made.types("\n[TASK: 001 | retry]\n")
+    made.scripts["M"] = [yes("P4"), yes("P5"), "All is done."]
+    made.run()
+    assert [one.state for one in made.dialog.state.build.all] == [APPROVED] * 3
+    assert not faults(made.paper.data)
+
+
+def test_a_finding_blocks_its_own_task_alone() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("L", "Done."), ("N", "Done."))
+    by_hand(made, "L", "N")
+    made.speak(("M", no("P1", "[FINDING: blocking | tests | a.py | 3 | no test | write one]")), ("M", yes("P2")))
+    assert states(made)[:2] == ["assigned", APPROVED]
+    made.speak(("L", "Done."))
+    by_hand(made, "L", "L")
+    made.speak(("M", yes("P4")))
+    assert states(made)[0] == "assigned"  # it is open still
+
+
+def test_one_lead_that_fails_or_asks_does_not_hold_up_the_other() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.says("L", BackendError("it broke", fix="mend it"))
+    assert {*made.owing} == {"L", "N"}
+    made.speak(("N", "[QUESTION_FOR_USER: in years?]"))
+    assert {*made.owing} == {"L", "USER"}
+    made.speak(("L", "Done."))
+    by_hand(made, "L")
+    assert {*made.owing} == {"M", "USER"}
+    made.speak(("M", yes("P1")))
+    assert {*made.owing} == {"L", "USER"}  # the third task is its, N waits for the answer
+    made.say("Yes.")
+    assert {*made.owing} == {"L", "N"}
 
 
 def test_the_person_alone_gives_another_gate() -> None:

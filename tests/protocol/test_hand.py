@@ -161,7 +161,7 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
     replies(room, "B", "[FINDING: blocking | security | b.py | 4 | another | close it]")
     after = does(room, person.strike, "2")
     assert [(f.number, f.by) for f in findings(after)] == [(2, "B")]
-    assert after.state.table.blocking == ((2, "B"),)
+    assert after.state.table.blocking == ((2, "B", 0),)
 
 
 # -- reasons --------------------------------------------------------------------------------------------------------

@@ -291,10 +291,8 @@ class Room:
 
     def _submitted(self, now: Dialog, me: str) -> tuple[Mark, ...]:
         rules = now.state.build.rules
-        if rules is None or me != rules.lead:
-            return ()
-        what, task = now.state.build.due
-        if what is not build.Due.WORK or task is None:
+        what, task = now.state.build.due_of(me)
+        if rules is None or what is not build.Due.WORK or task is None:
             return ()
         return build.submitted(task, self._made(task, task.base), now.state.table.next_ref, task.iteration)
 

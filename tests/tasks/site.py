@@ -105,7 +105,7 @@ def named(call: Mapping[str, str]) -> str:
 
 
 class Site(Pair):
-    """A repository, a moderator M and a lead L at one build: scripted, or these `backend`s."""
+    """A repository, a moderator M and `leads`, by default L, at one build: scripted, or these `backend`s."""
 
     def __init__(
         self,
@@ -117,6 +117,7 @@ class Site(Pair):
         person: str = "",
         environment: Mapping[str, str] | None = None,
         backend: Mapping[str, str] | None = None,
+        leads: str = "L",
     ) -> None:
         self.repo = repository(folder / "repo")
         self.script, self.log = folder / "script.json", folder / "calls.jsonl"
@@ -125,10 +126,11 @@ class Site(Pair):
         self.listener = Listener(self.log)
         command = shlex.join([sys.executable, str(ACTOR), str(self.script), str(self.listener.server_address[1])])
         own = ["--repo", str(self.repo)]
-        self.own_flags = {"M": own, "L": [*own, "--gate", gate] if gate else own}
+        self.leads = leads
+        self.own_flags = {"M": own, **dict.fromkeys(leads, [*own, "--gate", gate] if gate else own)}
         (folder / "talk").mkdir()
         named = {"backend": backend} if backend else {"command": command}
-        super().__init__(folder, "ML", flags=self.own_flags, environment=environment, **named)
+        super().__init__(folder, f"M{leads}", flags=self.own_flags, environment=environment, **named)
         self.file = folder / "talk" / "dialog.md"
 
     def __exit__(self, *given: Any) -> None:
@@ -145,6 +147,7 @@ class Site(Pair):
             "[build]",
             'moderator = "M"',
             'lead = "L"',
+            f"further_leads = {[*self.leads[1:]]}",
             f"repo = {json.dumps(str(self.repo))}",
             'branch = "main"',
             f'base = "{base}"',
@@ -153,9 +156,11 @@ class Site(Pair):
             "[roles.M]",
             'role = "moderator"',
             'permissions = ["READ_ALL", "POST", "CRITIQUE", "MODERATE", "DECIDE"]',
-            "[roles.L]",
-            'role = "tech lead"',
-            'permissions = ["READ_ALL", "POST"]',
+            *(
+                line
+                for lead in self.leads
+                for line in (f"[roles.{lead}]", 'role = "tech lead"', 'permissions = ["READ_ALL", "POST"]')
+            ),
         ]
         self.begin(question, setup="\n".join(lines), max_turns=60)
         for daemon in self.daemons.values():

@@ -1,0 +1,123 @@
+"""Tasks side by side: a lead each, in worktrees of their own; what was approved stands on one another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dialogd import person
+from dialogd.protocol.build import APPROVED, MERGED
+from dialogd.protocol.certificate import faults
+from dialogd.store.disk import StateDir
+from dialogd.store.journal import Journals
+from dialogd.store.logfile import LogFile
+from dialogd.tasks.approvals import Judge
+from dialogd.tasks.git import Git
+from tests.tasks.site import BWRAP, PRINT, READ, Site, git
+
+pytestmark = pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
+
+PLAN = """[TASK_PROPOSED: read ages | negative ages are refused; there is a test | none | 1 h]
+[TASK_PROPOSED: say what it is | in a line | none | 1 h]
+[TASK_PROPOSED: print ages | uses what task 1 reads | after 1 | 1 h]"""
+SAY = {"ABOUT.md": "Reads ages, and prints them.\n"}
+SCRIPT = {"plan": PLAN, "001.1": READ, "002.1": SAY, "003.1": PRINT}
+
+
+def log_of(site: Site, *words: str) -> list[str]:
+    return git(site.repo, "log", "--format=%an %s", *words).splitlines()
+
+
+def test_two_leads_work_at_the_same_time_and_what_they_made_stands_on_one_another(tmp_path: Path) -> None:
+    with Site(tmp_path, SCRIPT, leads="LN") as site:
+        site.waits_at("work 001.1", "work 002.1")
+        site.plan()
+        site.until(lambda: {"work 001.1", "work 002.1"} <= {*site.calls}, "both to be at work")
+        assert sorted(site.calls) == ["plan", "work 001.1", "work 002.1"]
+        site.waits_at("work 001.1")
+        site.until(lambda: site.tasks[1].state == APPROVED, "the second to be approved")
+        site.waits_at()
+        site.until_end()
+        assert site.outcome == "DECIDED"
+        first, second, third = site.tasks
+        assert [task.state for task in site.tasks] == [APPROVED] * 3
+        assert site.dialog().state.build.stack == (2, 1, 3)
+        assert (second.base, first.base, third.base) == (
+            git(site.repo, "rev-parse", "main"),
+            second.commit,
+            first.commit,
+        )
+        assert site.calls.count("work 001.1") == 1  # nobody was asked again for what was carried
+        assert len([call for call in site.calls if call.startswith("review")]) == 3
+        assert git(site.repo, "ls-tree", "--name-only", third.commit).split() == [
+            "ABOUT.md", "README.md", "ages.py", "show.py", "test_ages.py",
+        ]  # fmt: skip
+        assert faults(site.file.read_bytes()) == ()
+        git(site.repo, "config", "user.name", "Person")
+        git(site.repo, "config", "user.email", "person@example.org")
+        git(site.repo, "config", "commit.gpgsign", "false")
+        log = LogFile(site.file, Journals(StateDir(tmp_path / "state").dialog(site.file)))
+        what = person.takeover(log, site.repo)
+        assert [task.number for task in what.approved] == [2, 1, 3]
+        person.merge(log, site.repo, what, anyway=True)
+        assert log_of(site, "main", "-3") == ["Person print ages", "Person read ages", "Person say what it is"]
+        assert {task.state for task in site.tasks} == {MERGED}
+        found = Judge(site.file.read_bytes()).judge(Git(site.repo / ".git"), git(site.repo, "rev-parse", "main"))
+        assert found.approval is not None
+
+
+@pytest.mark.slow
+def test_what_cannot_be_carried_is_done_again_by_its_lead(tmp_path: Path) -> None:
+    both = {"001.1": {**READ, "README.md": "# Ages, read\n"}, "002.1": {"README.md": "# Ages, said\n"}}
+    with Site(tmp_path, {**SCRIPT, **both, "002.2": {"README.md": "# Ages, read and said\n"}}, leads="LN") as site:
+        site.waits_at("work 002.1")
+        site.plan()
+        site.until(lambda: site.tasks[0].state == APPROVED, "the first to be approved")
+        site.waits_at()
+        site.until_end()
+        assert [task.state for task in site.tasks] == [APPROVED] * 3
+        assert "conflict README.md" in site.text
+        (again,) = site.prompts("work 002.2")
+        assert "README.md" in again
+        assert "review 002.1" not in site.calls
+        assert git(site.repo, "show", f"{site.dialog().state.build.base}:README.md") == "# Ages, read and said"
+        assert faults(site.file.read_bytes()) == ()
+
+
+@pytest.mark.slow
+def test_what_is_green_beside_another_is_tested_again_on_top_of_it(tmp_path: Path) -> None:
+    alone = "import os\nimport unittest\n\n\nclass Alone(unittest.TestCase):\n    def test_it(self):\n"
+    alone += "        self.assertFalse(os.path.exists('ages.py'))\n"
+    script = {**SCRIPT, "002.1": {**SAY, "test_about.py": alone}, "002.3": {"test_about.py": None}}
+    with Site(tmp_path, script, leads="LN") as site:
+        site.waits_at("review 001.1")
+        site.plan()
+        site.until(lambda: "[GATE: 002 | passed" in site.text and "review 001.1" in site.calls, "both gates")
+        site.waits_at()
+        site.until_end()
+        assert "[GATE: 002 | failed" in site.text
+        (again,) = site.prompts("work 002.3")
+        assert "the gate failed" in again
+        assert [task.state for task in site.tasks] == [APPROVED] * 3
+        assert git(site.repo, "cat-file", "-t", f"{site.dialog().state.build.base}:ABOUT.md") == "blob"
+        assert faults(site.file.read_bytes()) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["L", "N", "M"])
+def test_a_daemon_that_is_killed_while_both_work_loses_and_buys_nothing_twice(tmp_path: Path, who: str) -> None:
+    with Site(tmp_path, SCRIPT, leads="LN") as site:
+        site.waits_at("work 001.1", "work 002.1")
+        site.plan()
+        site.until(lambda: {"work 001.1", "work 002.1"} <= {*site.calls}, "both to be at work")
+        site.daemons[who].kill()
+        site.waits_at()
+        site.daemons[who].start()
+        site.daemons[who].until_ready()
+        site.notify()
+        site.until_end()
+        assert [task.state for task in site.tasks] == [APPROVED] * 3
+        other = {"L": "work 002.1", "N": "work 001.1", "M": "work 001.1"}[who]
+        assert site.calls.count(other) == 1
+        assert faults(site.file.read_bytes()) == ()
