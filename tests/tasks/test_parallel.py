@@ -91,9 +91,11 @@ def test_what_is_green_beside_another_is_tested_again_on_top_of_it(tmp_path: Pat
     alone += "        self.assertFalse(os.path.exists('ages.py'))\n"
     script = {**SCRIPT, "002.1": {**SAY, "test_about.py": alone}, "002.3": {"test_about.py": None}}
     with Site(tmp_path, script, leads="LN") as site:
-        site.waits_at("review 001.1")
+        site.waits_at("work 002.1", "review 001.1")
         site.plan()
-        site.until(lambda: "[GATE: 002 | passed" in site.text and "review 001.1" in site.calls, "both gates")
+        site.until_asked("review 001.1")
+        site.waits_at("review 001.1")
+        site.until(lambda: "[GATE: 002 | passed" in site.text, "the second one's gate")
         site.waits_at()
         site.until_end()
         assert "[GATE: 002 | failed" in site.text
@@ -121,3 +123,16 @@ def test_a_daemon_that_is_killed_while_both_work_loses_and_buys_nothing_twice(tm
         other = {"L": "work 002.1", "N": "work 001.1", "M": "work 001.1"}[who]
         assert site.calls.count(other) == 1
         assert faults(site.file.read_bytes()) == ()
+
+
+def test_a_lead_cannot_write_where_another_works(tmp_path: Path) -> None:
+    other, stolen = "../task-001-read-ages", "echo x > {0}/ages.py; echo x > {0}/.git; rm -rf {0}; ls -a {0}"
+    with Site(tmp_path, {**SCRIPT, "002.1": {**SAY, "run": stolen.format(other)}}, leads="LN") as site:
+        site.waits_at("work 001.1")
+        site.plan()
+        site.until(lambda: site.tasks[1].state == APPROVED, "the second to be approved")
+        assert "Read-only file system" in site.text or "No such file" in site.text
+        site.waits_at()
+        site.until_end()
+        assert [task.state for task in site.tasks] == [APPROVED] * 3
+        assert git(site.repo, "show", f"{site.tasks[0].commit}:ages.py") == READ["ages.py"].rstrip()
