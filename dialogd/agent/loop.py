@@ -150,6 +150,7 @@ class Agent(Speaker):
         key = (work.debt.key, work.due, work.task)
         if self._worked is None or self._worked[0] != key:
             self._worked = None
+            self.action = work  # what was decided before is told no more: a setup or a gate can take minutes
             self.hub.agent(self.me, "executing", turn=dialog.state.number, reason=f"{work.due.value[0]} {work.task.id}")
             try:
                 found = await self._while_open(work.debt, self.builder.work(dialog, work, in_thread))

@@ -32,6 +32,7 @@ from dialogd.protocol.text import in_words, many, places
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile, wall_time
 from dialogd.store.registry import Running
+from dialogd.views.builds import doing
 from dialogd.views.standing import Standing, phase, standing
 
 
@@ -111,6 +112,8 @@ class Situation:
             waiting = answer.get("waiting")
             if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
                 return f"waiting for {agent}: {line(str(waiting.get('reason')))}"
+            if does := doing(self.dialog.state.build, agent, is_writing=False):
+                return f"{agent} {does}"
             return f"waiting for {agent}, which is about to reply"
         if daemon is not None:
             return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"

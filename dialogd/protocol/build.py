@@ -719,7 +719,8 @@ def ways(tasks: Tasks, named: str) -> tuple[str, ...]:
     if what is Due.CONFIRM and task is not None:
         words = ("confirm", f'change {task.id} -d "…"', f"drop {task.id}")
     elif what is Due.STUCK and task is not None:
-        words = ("retry", f"drop {task.id}", *["accept"] * (task.state == STUCK))
+        another = ['gate "…"'] * (task.state == ERROR and "the gate " in task.why)  # it says nothing of the task
+        words = ("retry", *another, f"drop {task.id}", *["accept"] * (task.state == STUCK))
     elif what is Due.ALLOW:
         words = ("gate run", "gate untested")
     return tuple(f"dialogd tasks {word}{named}" for word in words)

@@ -41,7 +41,7 @@ from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile, wall_time
 from dialogd.store.registry import home_port
 from dialogd.tasks.approvals import approvals
-from dialogd.views.builds import Look, Row, rows, why_of
+from dialogd.views.builds import Look, Row, doing, rows, why_of
 from dialogd.views.flow import SYSTEM_NAME, USER_NAME, names_of
 from dialogd.views.standing import phase, running
 from dialogd.views.words import words_of
@@ -402,15 +402,6 @@ _BUTTONS = {
         ("Drop it", "/tasks", {"act": "drop"}, "Dropped."),
     ],
 }
-_DOES = {
-    Due.PLAN: "plans the tasks",
-    Due.ASSIGN: "begins",
-    Due.WORK: "works on",
-    Due.GATE: "tests",
-    Due.REVIEW: "reviews",
-    Due.IMPROVE: "looks for an improvement",
-    Due.SUMMARY: "sums up",
-}
 
 
 def acts_of(tasks: build.Tasks) -> list[dict[str, Any]]:
@@ -428,17 +419,6 @@ def asked(tasks: build.Tasks) -> tuple[str, str]:
     """That the build waits for the person, and with what; "" where it does not."""
     question = build.question(tasks)
     return ("The build waits for you.", f"{question[0].upper()}{question[1:].rstrip('?.')}.") if question else ("", "")
-
-
-def doing(tasks: build.Tasks, who: str, *, is_writing: bool) -> str:
-    """What that agent does for the build now, in a word or two; "" where it does nothing.
-
-    Its daemon opens worktrees and runs the gate by itself, all else `is_writing`.
-    """
-    what, task = tasks.due_of(who)
-    if what is None or not (is_writing or what in (Due.ASSIGN, Due.GATE)):
-        return ""
-    return f"{_DOES.get(what, '')} {task.id if task else ''}".strip()
 
 
 def ended(tasks: build.Tasks) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from dialogd.protocol.build import (
     ERROR,
     MERGED,
     PROPOSED,
+    Due,
     Finding,
     Task,
     Tasks,
@@ -344,3 +345,26 @@ def rows(dialog: Dialog, look: Look = nothing) -> list[Row]:
         own = tuple(event for event in every if event.reference == f"task-{task.id}")
         found.append(Row(task, own, look(task.base, task.commit) if task.commit else None))
     return found
+
+
+_DOES = {
+    Due.PLAN: "plans the tasks",
+    Due.ASSIGN: "begins",
+    Due.WORK: "works on",
+    Due.GATE: "tests",
+    Due.REVIEW: "reviews",
+    Due.IMPROVE: "looks for an improvement",
+    Due.SUMMARY: "sums up",
+}
+
+
+def doing(tasks: Tasks, who: str, *, is_writing: bool) -> str:
+    """What that agent does for the build now, in a word or two; "" where it does nothing.
+
+    Its daemon opens worktrees, and runs setup and gate, by itself, all else `is_writing`.
+    """
+    what, task = tasks.due_of(who)
+    if what is None or not (is_writing or what in (Due.ASSIGN, Due.GATE)):
+        return ""
+    does = "sets up" if what is Due.ASSIGN and tasks.rules is not None and tasks.rules.setup else _DOES.get(what, "")
+    return f"{does} {task.id if task else ''}".strip()

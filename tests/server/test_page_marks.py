@@ -12,7 +12,8 @@ from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.rules import Build
 from dialogd.server.page_entries import as_shown, cast, found, standings, talk_of
-from dialogd.server.page_state import acts_of, asked, doing
+from dialogd.server.page_state import acts_of, asked
+from dialogd.views.builds import doing
 from tests.support.cases import cases
 from tests.support.room import Room as Paper
 from tests.support.room import opening
@@ -193,3 +194,5 @@ DONE = {
 def test_what_is_done_at_a_task_is_told_at_the_agent(task: Task, short: str) -> None:
     tasks = Tasks((task,), RULES)
     assert {doing(tasks, who, is_writing=True) for who in "LM"} == {short, ""}
+    tasks = Tasks((task,), replace(RULES, setup="npm ci"))
+    assert doing(tasks, "L", is_writing=True) in ("", short.replace("begins", "sets up"))

@@ -9,9 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import distribution
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
@@ -23,6 +21,7 @@ from dialogd.tasks.kit import PLACES, prepare, usual
 from dialogd.tasks.worktrees import Worktree, Worktrees
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE
+from tests.tasks.ordinary import wheels
 from tests.tasks.repos import Plants, a_repo, write
 from tests.tasks.site import BWRAP, PLAN, Site, git
 from tests.tasks.test_git import ATTRIBUTES, planted
@@ -282,17 +281,6 @@ def test_the_usual_commands_follow_from_the_files(
 # -- In a build -------------------------------------------------------------------------------------------------------
 
 
-def wheels(folder: Path, *names: str) -> None:
-    """Wheels of packages that are installed here."""
-    folder.mkdir(parents=True)
-    for name in names:
-        one = distribution(name)
-        with ZipFile(folder / f"{name}-{one.version}-py3-none-any.whl", "w") as wheel:
-            for file in one.files or ():
-                if ".." not in file.parts and file.suffix != ".pyc":
-                    wheel.write(str(file.locate()), str(file))
-
-
 PYTHON = "python3 -m venv .venv && .venv/bin/pip install -q --no-index --find-links vendor pytest"
 NODE = "npm install --no-audit --no-fund --no-package-lock --offline --install-links"
 AGES = {"ages.py": "def read(text):\n    return int(text)\n"}
@@ -324,7 +312,7 @@ def test_the_lead_runs_what_the_gate_runs_and_cannot_change_it(tmp_path: Path) -
     }
     with Site(tmp_path, script, gate=".venv/bin/pytest -q -p no:cacheprovider") as site:
         test = "import ages\n\n\ndef test_read():\n    assert ages.read('-3') == 3\n"
-        wheels(site.repo / "vendor", "pytest", "pluggy", "iniconfig", "packaging", "pygments")
+        wheels(site.repo / "vendor")
         begun(site, {"test_ages.py": test, ".gitignore": ".venv\n__pycache__\n"}, PYTHON)
         site.build()
         assert [task.state for task in site.tasks] == ["approved"], site.text
