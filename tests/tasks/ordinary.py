@@ -73,7 +73,7 @@ NODE = Project(
     "npm test",
     "ages.js",
     "exports.read = (text) => 4\n",
-    "exports.read = (text) => {\n  const age = Number(text)\n  if (age < 0) throw new RangeError(text)\n  return age\n}\n",
+    "exports.read = (text) => {\n  const age = Number(text)\n  if (age < 0) throw Error(text)\n  return age\n}\n",
     "1 failing",
     "mocha",
 )

@@ -388,3 +388,25 @@ def test_a_daemon_runs_no_other_setup_than_its_flags_say(tmp_path: Path, what: s
         told = f"asks for {'a' if 'network' in what else 'the'} setup {what}"
         site.until(lambda: told in site.told_by_logs() or len(site.calls) > 1, "the daemon's words")
         assert (site.calls, told in site.told_by_logs()) == (["plan"], True)
+
+
+@pytest.mark.skipif(bool(BWRAP), reason=BWRAP or "it is here")
+def test_a_setup_that_takes_long_is_told(tmp_path: Path) -> None:
+    """Not what was waited for before it, which was the person's word."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Site(tmp_path, {"plan": PLAN.splitlines()[0], "001.1": AGES}, gate="true") as site,
+    ):
+        server.settimeout(PATIENCE)
+        holds = f"import socket as s; s.create_connection((None, {server.getsockname()[1]})).recv(1)"
+        begun(site, {".gitignore": "kit\n"}, f'mkdir kit; python3 -c "{holds}"')
+        site.rules = (*site.rules, "setup_network = true")
+        site.own_flags["L"].append("--setup-network")
+        site.plan()
+        held, _ = server.accept()
+        words = [sys.executable, "-m", "dialogd", "status", "--file", str(site.file)]
+        said = subprocess.run(words, env=site.environment, capture_output=True, text=True, check=True).stdout
+        assert "L sets up 001" in said, said
+        assert "waiting for the person" not in said
+        held.close()
+        site.until_end()
