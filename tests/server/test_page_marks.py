@@ -154,7 +154,7 @@ def test_what_is_searched_stands_where_the_page_says(wanted: str) -> None:
 
 
 RULES = Build(moderator="M", lead="L")
-WORK = Task(1, "read ages", state="assigned", iteration=4, spent=3)
+WORK = Task(1, "read ages", state="assigned", iteration=4, spent=3, lead="L")
 WAITING = {
     "a plan": (Task(1, "read ages"), "Confirm, change or drop the proposed tasks: 001.", ["Confirm all"]),
     "a task that failed": (
