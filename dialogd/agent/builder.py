@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class Builder:
         self.state = state
         self.is_busy = False
         self._open: Worktrees | None = None
-        self._before: dict[tuple[str, Path], GateResult] = {}  # on the build's own base: of a gate, at a place
+        self._before: dict[tuple[str, Path | None], GateResult] = {}  # on the build's own base: of a gate, at a place
 
     # -- what is asked of it --------------------------------------------------------------------------------------
 
@@ -108,6 +108,8 @@ class Builder:
 
     async def work(self, dialog: Dialog, work: Work, aside: Aside) -> Note:
         """Open the worktree of a task, or run its gate; gives what makes the note that says what came of it."""
+        from dialogd.tasks.kit import prepare
+
         rules, self.is_busy = dialog.state.build.rules, True
         assert rules is not None
         try:
@@ -115,9 +117,9 @@ class Builder:
                 return await self._gated(dialog, rules, work.task, aside)
             note: Note = await aside(lambda: self._assigned(dialog, rules, work.task))
             if rules.setup:
-                trees, base = self._worktrees(dialog), dialog.state.build.base or rules.base
-                task = replace(work.task, base=trees.git.commit(base))
-                await self._kit(dialog, rules, task, await aside(lambda: self._worktree(dialog, task)), aside)
+                task = replace(work.task, base=dialog.state.build.base or rules.base)
+                worktree = await aside(lambda: self._worktree(dialog, task))
+                await prepare(self._gate(dialog, rules, aside), worktree.path.resolve(), worktree.base)
             return note
         except StorageError:
             raise
@@ -130,6 +132,7 @@ class Builder:
     async def material(self, dialog: Dialog, aside: Aside) -> Material:
         """What the turn that this agent owes needs from git. Raises `DialogdError`."""
         from dialogd.tasks.gate import beside, in_worktree
+        from dialogd.tasks.kit import prepare
 
         rules = dialog.state.build.rules
         if rules is None:
@@ -141,8 +144,7 @@ class Builder:
             hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.sees)
             trees, at = self._worktrees(dialog), worktree.path.resolve()
             parts = in_worktree([folder.resolve() for folder in seen], trees.checkout.path, at)
-            if rules.setup:
-                parts |= await self._kit(dialog, rules, task, worktree, aside)  # made anew where it is gone
+            parts |= await prepare(self._gate(dialog, rules, aside), at, task.base)  # made anew where it is gone
             where = Workspace(worktree.path, worktree.git_dir, worktree.common_dir, tuple(hidden), seen, parts)
             return Material(workspace=where)
         if reviewed := dialog.state.build.reviewed_by(self.me):
@@ -212,17 +214,10 @@ class Builder:
         kept = trees.kept(worktree)
         return lambda _: build.assigned_note(task, worktree.branch, base, wall_time(), files, kept)
 
-    async def _kit(
-        self, dialog: Dialog, rules: Build, task: Task, worktree: Worktree, aside: Aside
-    ) -> Mapping[Path, Path]:
-        """What the tests of a task need beside its files, made by the person's setup unless it is there."""
+    def _gate(self, dialog: Dialog, rules: Build, aside: Aside) -> Gate:
         from dialogd.tasks.gate import Gate
-        from dialogd.tasks.kit import prepare
 
-        trees = self._worktrees(dialog)
-        setup = Gate(rules.setup, rules.gate_timeout, trees, self.file, self.state, self.sees, aside)
-        name = f"setup-{dialog.id}-{task.id}"
-        return await prepare(setup, worktree.path.resolve(), task.base, name, network=rules.setup_network)
+        return Gate(rules, self._worktrees(dialog), self.file, self.state, self.sees, aside, self.me)
 
     async def _gated(self, dialog: Dialog, rules: Build, task: Task, aside: Aside) -> Note:
         """Run the gate over exactly the submitted commit, in a folder of its own."""
@@ -236,18 +231,14 @@ class Builder:
 
         if not rules.gate:
             return note(GateResult("untested", tail="No gate was given: this tree is untested."))
-        from dialogd.tasks.gate import Gate, last_line
+        from dialogd.tasks.gate import last_line
 
-        gate = Gate(rules.gate, rules.gate_timeout, trees, self.file, self.state, self.sees, aside, self.me)
+        gate = self._gate(dialog, rules, aside)
         try:
-            there: dict[str, Any] = {}
-            if rules.setup:
-                worktree = await aside(lambda: self._worktree(dialog, task))
-                parts = await self._kit(dialog, rules, task, worktree, aside)
-                there = {"at": worktree.path.resolve(), "kit": parts}
+            at = (await aside(lambda: self._worktree(dialog, task))).path.resolve() if rules.setup else None
             name = "-".join(filter(None, (dialog.id, task.id, task.ref, dialog.state.build.gate_entry)))
-            ran = await gate.over(task.commit, name, as_person=is_allowed, **there)
-            says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, rules, task, ran, there)
+            ran = await gate.over(task.commit, name, as_person=is_allowed, at=at, base=task.base)
+            says_nothing = "" if _asked_about(dialog, task) else await self._unrelated(gate, task, ran, at)
         except NotInstalled as error:
             lacking = str(error)
             if dialog.state.build.is_alone:
@@ -261,18 +252,19 @@ class Builder:
         said = f"`{rules.gate}`, {where}. {last_line(ran)}"
         return note(replace(ran, tail=f"{said}\n\n{fenced(ran.tail)}" if ran.tail.strip() else said))
 
-    async def _unrelated(self, gate: Gate, rules: Build, task: Task, ran: GateResult, there: Mapping[str, Any]) -> str:
+    async def _unrelated(self, gate: Gate, task: Task, ran: GateResult, at: Path | None) -> str:
         """Why a red gate says nothing of the task, so that no review is paid for; "" where it may say something."""
         from dialogd.tasks.gate import NOT_STARTED
 
         if ran.code in NOT_STARTED:
             return f"could not start (exit code {ran.code})"
-        changed = task.tree != gate.trees.tree_of(rules.base)
+        start = gate.rules.base
+        changed = task.tree != gate.trees.tree_of(start)
         if task.gate == "run" or ran.state != "failed" or not ran.tail.strip() or not changed:
             return ""
-        key = (rules.gate, there.get("at", gate.trees.checkout.path))
+        key = (gate.rules.gate, at)
         if key not in self._before:
-            self._before[key] = await gate.over(rules.base, f"base-{rules.base[:12]}-{self.me}", **there)
+            self._before[key] = await gate.over(start, f"base-{start[:12]}-{self.me}", at=at, base=task.base)
         is_same = (ran.code, ran.log) == (self._before[key].code, self._before[key].log)
         return f"ends as it did before anything was changed (exit code {ran.code}, the same output)" if is_same else ""
 

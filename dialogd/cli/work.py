@@ -169,8 +169,8 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
             rules = opening.rules.build
             assert rules is not None
             trees = Worktrees(Path(rules.repo), build=opening.dialog)
-            gate = Gate(rules.gate, rules.gate_timeout, trees, settings.file, settings.state_dir, job.toolchains)
-            tried = _tried(gate, rules, rules.base, yes=job.yes)
+            gate = Gate(rules, trees, settings.file, settings.state_dir, job.toolchains)
+            tried = _tried(gate, rules.base, yes=job.yes)
             try:
                 for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), tried):
                     remark(row)
@@ -425,20 +425,19 @@ def _will_be(opening: Opening, job: Job, asked: Asked) -> Iterator[str]:
     )
 
 
-def _tried(gate: Gate, rules: Build, base: str, *, yes: bool) -> Iterator[str]:
+def _tried(gate: Gate, base: str, *, yes: bool) -> Iterator[str]:
     """How setup and gate end on the commit that the work starts from, as they will run on each task.
 
     Raises `Refused` where the setup fails: no task would be begun.
     """
-    if not (gate.command or rules.setup) or missing():
+    rules = gate.rules
+    if not (rules.gate or rules.setup) or missing():
         return
     way_out = "; Ctrl-C leaves that out" if sys.stdin.isatty() and not yes else ""
-    what = (
-        "setup runs, then the gate," if rules.setup and gate.command else f"{'gate' if gate.command else 'setup'} runs"
-    )
+    what = "setup runs, then the gate," if rules.setup and rules.gate else f"{'gate' if rules.gate else 'setup'} runs"
     yield f"tried   the {what} on {base[:12]}, before anything is changed{way_out}"
     try:
-        ran = asyncio.run(trial(gate, rules, base, name := f"base-{base[:12]}"))
+        ran = asyncio.run(trial(gate, base, name := f"base-{base[:12]}"))
     except KeyboardInterrupt:
         if yes:
             raise
@@ -453,7 +452,7 @@ def _tried(gate: Gate, rules: Build, base: str, *, yes: bool) -> Iterator[str]:
     if ran.state == "passed":
         yield f"        it passed, in {in_words(ran.seconds)}. {line(last_line(ran))}"
         return
-    how = f"could not start: exit code {ran.code}" if ran.code in NOT_STARTED else how_it_ended(ran, gate.limit)
+    how = f"could not start: exit code {ran.code}" if ran.code in NOT_STARTED else how_it_ended(ran, rules.gate_timeout)
     how += ": --gate-timeout gives it more" if ran.state == "timeout" else ""
     yield f"        it {how}"
     yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
@@ -841,8 +840,8 @@ def gate(
     kept = saved_cast(StateDir(settings.state_dir), settings.file)
     sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id in rules.leads for one in seat.gate_sees]
     trees = Worktrees(Path(rules.repo), build=f"trial-{dialog.id}")  # a name that the gate of its daemon has not
-    changed = Gate(command, rules.gate_timeout, trees, settings.file, settings.state_dir, sees)
-    for row in _tried(changed, rules, dialog.state.build.base or rules.base, yes=yes):
+    changed = Gate(replace(rules, gate=command), trees, settings.file, settings.state_dir, sees)
+    for row in _tried(changed, dialog.state.build.base or rules.base, yes=yes):
         remark(row)
     ask(f"Test the tasks by {line(command)!r} from now on?", yes=yes)
     after = person.another_gate(log, command, secrets=secrets)

@@ -20,6 +20,7 @@ from dialogd.backends.command import BWRAP, ESCAPE_SEQUENCE, clean_environment, 
 from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult, command_of
 from dialogd.protocol.model import Condition
+from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, one_line
 from dialogd.store.child import Child, Limits
@@ -35,18 +36,19 @@ TOLD = 4000  # bytes of the end that are told
 SHELL = "/bin/sh"
 NOT_STARTED = (126, 127)  # how a shell ends where a command cannot be started
 
+Kit = Mapping[Path, Path]  # what stands beside the files of a tree: at which place, and where it lies
+
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The gate of a build: its command, how many seconds it may take, and what it sees beside the tree under test.
+    """The gate of a build by its `rules`, with its setup, and what it sees beside the tree under test.
 
     It is kept from the dialog `file` with all that lies beside it, from the `state` directory, and from what else there
     is of the repository. `aside` does blocking work in a thread. `by` is the agent whose daemon runs it:
     that of another may run it at the same time.
     """
 
-    command: str
-    limit: float
+    rules: Build
     trees: Worktrees
     file: Path
     state: Path
@@ -59,31 +61,29 @@ class Gate:
         return StateDir(self.state).logs / f"gate-{name}.log"
 
     async def over(
-        self,
-        commit: str,
-        name: str,
-        *,
-        as_person: bool = False,
-        at: Path | None = None,
-        kit: Mapping[Path, Path] | None = None,
+        self, commit: str, name: str, *, as_person: bool = False, at: Path | None = None, base: str = ""
     ) -> GateResult:
         """Run it over the files of a commit, in a folder of their own; `log` says where its output is then.
 
-        They stand where the checkout is; with a task's `kit` `at` its worktree instead. Raises as `run` and `readable`
-        do.
+        They stand where the checkout is; with a setup `at` a worktree instead, with what that makes of its `base`.
+        Raises as `run`, `readable` and `prepare` do.
         """
+        from dialogd.tasks.kit import prepare
+
+        at = at if self.rules.setup else None
+        kit = None if at is None else await prepare(self, at, base)
         root, mine = self.trees.root, f".gate-{self.trees.build}-{self.by}-"
         clear(root, f"{mine}*")  # of a gate that was killed
         export = self.trees.scratch(mine)
         try:
-            return await self.in_copy(commit, export, name, at, kit, as_person=as_person)
+            return await self.in_copy(self.rules.gate, commit, export, name, at, kit, as_person=as_person)
         finally:
             await self.aside(lambda: clear(root, export.name))
 
     async def in_copy(
-        self, commit: str, export: Path, name: str, at: Path | None, kit: Mapping[Path, Path] | None = None, **how: Any
+        self, command: str, commit: str, export: Path, name: str, at: Path | None, kit: Kit | None = None, **how: Any
     ) -> GateResult:
-        """The same in the folder `export`, which stays there; `how` is what else `run` takes."""
+        """Run a command as the gate in the folder `export`, which stays there; `how` is what else `run` takes."""
         trees = self.trees
         await self.aside(lambda: trees.export(commit, export))
         sees = await self.aside(lambda: readable(self.sees, self.file, self.state, trees))
@@ -93,7 +93,8 @@ class Gate:
             hidden.append(trees.checkout.path)
             shown |= {} if kit is None else {**in_worktree(sees, trees.checkout.path, at), **kit}
         at, log = at or trees.checkout.path, self.log(name)
-        return await run(self.command, export, self.limit, log, at=at, visible=shown, hidden=hidden, **how)
+        limit = self.rules.gate_timeout
+        return await run(command, export, limit, log, at=at, visible=shown, hidden=hidden, **how)
 
 
 def is_by_command(dialog: Dialog, journals: Journals) -> bool:
@@ -138,7 +139,7 @@ async def run(  # noqa: PLR0913 - what a program of the build may see and take
     *,
     at: Path | None = None,
     hidden: Sequence[Path] = (),
-    visible: Mapping[Path, Path] = MappingProxyType({}),
+    visible: Kit = MappingProxyType({}),
     as_person: bool = False,
     limits: Limits | None = None,
     network: bool = False,

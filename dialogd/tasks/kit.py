@@ -11,9 +11,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from dialogd.backends import MACHINE
@@ -21,9 +20,8 @@ from dialogd.backends.command import BWRAP, missing
 from dialogd.errors import NotInstalled, Refused
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.model import digest
-from dialogd.protocol.rules import Build
 from dialogd.store.disk import read_json, write_json
-from dialogd.tasks.gate import Gate, clear, how_it_ended, remove
+from dialogd.tasks.gate import Gate, Kit, clear, how_it_ended, remove
 from dialogd.tasks.worktrees import Worktrees, some
 
 PLACES = 200  # folders and files of a kit: each is mounted by itself
@@ -65,50 +63,47 @@ def usual(checkout: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-async def prepare(setup: Gate, at: Path, base: str, name: str, *, network: bool) -> Mapping[Path, Path]:
+async def prepare(gate: Gate, at: Path, base: str) -> Kit:
     """The kit of the worktree at that path, where each part stands, and lies; made now unless it is there.
 
-    `setup` is run as a gate is, on that base, `name` is its log's. Raises `Refused` where it fails, or changes what git
-    does not ignore; else as `Gate.over` does.
+    The setup is run as its gate is, on that base. Raises `Refused` where it fails, or changes what git does not ignore;
+    else as `Gate.over` does.
     """
-    folder = setup.trees.root / f".kit-{at.name}.{digest(json.dumps([setup.command, network, base]))}"
-    if not folder.is_dir():
-        await _make(setup, at, base, name, folder, network=network)
+    rules = gate.rules
+    folder = gate.trees.root / f".kit-{at.name}.{digest(json.dumps([rules.setup, rules.setup_network, base]))}"
+    if rules.setup and not folder.is_dir():
+        await _make(gate, at, base, folder)
     return {at / name: folder / "kit" / name for name in read_json(folder / "places.json") or ()}
 
 
-async def _make(setup: Gate, at: Path, base: str, name: str, folder: Path, *, network: bool) -> None:
-    trees, aside = setup.trees, setup.aside
+async def _make(gate: Gate, at: Path, base: str, folder: Path) -> None:
+    rules, trees, aside, name = gate.rules, gate.trees, gate.aside, f"setup-{gate.trees.build}-{at.name}"
     if lacking := missing():
         raise NotInstalled(f"the setup has no sandbox: {lacking}", fix=f"{BWRAP}; or leave out --setup")
     await aside(lambda: clear(trees.root, f".setup-{at.name}.*"))  # of one that was killed
     scratch = trees.scratch(f".setup-{at.name}.")
     tree = scratch / "tree"
     try:
-        ran = await setup.in_copy(base, tree, name, at, network=network, environment=_environment())
+        network, environment = rules.setup_network, _environment()
+        ran = await gate.in_copy(rules.setup, base, tree, name, at, network=network, environment=environment)
         if ran.state != "passed":
             said = " / ".join([row.strip() for row in ran.tail.split("\n") if row.strip()][-3:]) or "it printed nothing"
-            fix = f"its output: {setup.log(name)}" + ("" if network else "; --setup-network gives it the network")
-            raise Refused(f"the setup `{setup.command}` {how_it_ended(ran, setup.limit)}: {said}", fix=fix)
-        await aside(lambda: _keep(trees, base, tree, scratch, setup.command))
+            more = "" if network else "; --setup-network gives it the network"
+            what = f"the setup `{rules.setup}` {how_it_ended(ran, rules.gate_timeout)}: {said}"
+            raise Refused(what, fix=f"its output: {gate.log(name)}{more}")
+        await aside(lambda: _keep(trees, base, tree, scratch, rules.setup))
         await aside(lambda: clear(trees.root, f".kit-{at.name}.*"))  # of another base
         await aside(lambda: scratch.rename(folder))
     finally:
         await aside(lambda: remove(scratch))
 
 
-async def trial(gate: Gate, rules: Build, base: str, name: str) -> GateResult | None:
-    """How a gate ends on a commit, after the build's setup where there is one; None without a gate.
-
-    Raises as `prepare` and `Gate.over` do.
-    """
-    if not rules.setup:
-        return await gate.over(base, name)
+async def trial(gate: Gate, base: str, name: str) -> GateResult | None:
+    """How a gate ends on a commit, after its setup where there is one; None without a gate. Raises as `Gate.over`."""
     at = gate.trees.root.resolve() / gate.trees.trial
     try:
-        setup = replace(gate, command=rules.setup)
-        parts = await prepare(setup, at, base, f"setup-{name}", network=rules.setup_network)
-        return await gate.over(base, name, at=at, kit=parts) if gate.command else None
+        await prepare(gate, at, base)
+        return await gate.over(base, name, at=at, base=base) if gate.rules.gate else None
     finally:
         await gate.aside(lambda: clear(gate.trees.root, f".kit-{at.name}.*"))
 

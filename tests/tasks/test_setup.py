@@ -16,6 +16,7 @@ import pytest
 from dialogd.backends.command import missing
 from dialogd.errors import Refused
 from dialogd.protocol.build import Due
+from dialogd.protocol.rules import Build
 from dialogd.tasks.gate import Gate, remove
 from dialogd.tasks.kit import PLACES, prepare, usual
 from dialogd.tasks.worktrees import Worktree, Worktrees
@@ -45,14 +46,15 @@ class Bench:
         """The worktree of a task."""
         return self.trees.open(number, "ages", self.base)
 
-    def gate(self, command: str, limit: float = 60.0) -> Gate:
-        """A command over a tree."""
-        return Gate(command, limit, self.trees, self.file, self.state)
+    def gate(self, command: str, setup: str = "", limit: float = 60.0, *, network: bool = False) -> Gate:
+        """A command over a tree, after a setup."""
+        rules = Build("M", "L", gate=command, gate_timeout=limit, setup=setup, setup_network=network)
+        return Gate(rules, self.trees, self.file, self.state)
 
     async def prepare(self, command: str, number: int = 1, *, network: bool = False) -> dict[str, Path]:
         """The kit that a setup makes: where each part lies, by its name in the tree."""
         at = self.worktree(number).path
-        made = await prepare(self.gate(command), at, self.base, f"setup-{number}", network=network)
+        made = await prepare(self.gate("", command, network=network), at, self.base)
         return {str(place.relative_to(at)): source for place, source in made.items()}
 
     @property
@@ -152,9 +154,9 @@ async def test_what_goes_wrong_leaves_nothing(bench: Bench, command: str, why: s
 
 
 async def test_a_setup_that_takes_too_long_is_ended(bench: Bench) -> None:
-    setup = bench.gate("mkdir kit; sleep 600", 1.0)
+    setup = bench.gate("", "mkdir kit; sleep 600", 1.0)
     with pytest.raises(Refused, match="had not ended in 1 second"):
-        await prepare(setup, bench.worktree().path, bench.base, "setup-1", network=False)
+        await prepare(setup, bench.worktree().path, bench.base)
     assert bench.beside == []
 
 
@@ -163,10 +165,11 @@ def test_what_a_kill_leaves_is_no_kit(bench: Bench) -> None:
     worktree, command = bench.worktree(), "mkdir kit; [ -e /tmp/none ] || touch kit/half; sleep 600"
     script = (
         "import asyncio, sys; from pathlib import Path; from dialogd.tasks.gate import Gate;"
-        " from dialogd.tasks.kit import prepare;"
+        " from dialogd.tasks.kit import prepare; from dialogd.protocol.rules import Build;"
         " from dialogd.tasks.worktrees import Worktrees; repo, file, state, at, base, command = sys.argv[1:];"
-        " gate = Gate(command, 600, Worktrees(Path(repo), build='3f9a1c'), Path(file), Path(state));"
-        " asyncio.run(prepare(gate, Path(at), base, 'setup', network=False))"
+        " rules = Build('M', 'L', setup=command);"
+        " gate = Gate(rules, Worktrees(Path(repo), build='3f9a1c'), Path(file), Path(state));"
+        " asyncio.run(prepare(gate, Path(at), base))"
     )
     words = [bench.repo.path, bench.file, bench.state, worktree.path, bench.base, command]
     process = subprocess.Popen([sys.executable, "-c", script, *map(str, words)])
@@ -204,11 +207,11 @@ async def test_in_a_hostile_repository_nothing_of_it_runs_for_a_setup(
     planted(bench.repo, plants, where)
     monkeypatch.setenv("HOME", str(bench.repo.home))
     plants.forget()
-    found = await bench.prepare("mkdir kit; cat a.txt c.long >kit/seen")
+    command = "mkdir kit; cat a.txt c.long >kit/seen"
+    found = await bench.prepare(command)
     assert (found["kit"] / "seen").read_text() == "a\nlong\n"
-    gate = bench.gate("cat kit/seen")
-    at = bench.worktree().path
-    ran = await gate.over(bench.base, "one", at=at, kit={at / name: path for name, path in found.items()})
+    gate = bench.gate("cat kit/seen", command)
+    ran = await gate.over(bench.base, "one", at=bench.worktree().path, base=bench.base)
     assert (ran.state, ran.tail, plants.ran) == ("passed", "a\nlong", set())
 
 
@@ -228,7 +231,7 @@ async def test_what_a_setup_plants_for_git_runs_nowhere(bench: Bench) -> None:
     assert bench.beside == [".kit-task-001-ages"]
     write(worktree.path, {"a.txt": "b\n"})
     at, commit = worktree.path, bench.trees.submit(worktree, 1, "1:x", "Task").commit
-    ran = await bench.gate("cat a.txt").over(commit, "one", at=at, kit={at / "kit": found["kit"]})
+    ran = await bench.gate("cat a.txt", command).over(commit, "one", at=at, base=bench.base)
     assert (ran.tail, plants.ran) == ("b", set())
     with pytest.raises(Refused, match=r"changes what git does not ignore: new\.txt"):
         await bench.prepare(f"{command}; touch new.txt", 2)
@@ -247,13 +250,13 @@ async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(ben
     (worktree.path / "x.made").mkdir()
     (worktree.path / "x.made" / "y").touch()
     commit = bench.trees.submit(worktree, 1, "1:x", "Task").commit
-    parts = {worktree.path / name: source for name, source in (await bench.prepare(command)).items()}
     gate = bench.gate(
         f"pwd; cat kit/tool sub/kit/tool x.made; ls '{bench.repo.path}'; (echo x >kit/tool; rm -rf kit sub/kit;"
         f" mv kit k; echo x >x.made; for one in '{bench.trees.root}'/.kit-*; do echo x >\"$one/kit/kit/tool\";"
-        " done) 2>/dev/null; cat kit/tool"
+        " done) 2>/dev/null; cat kit/tool",
+        command,
     )
-    ran = await gate.over(commit, "one", at=worktree.path, kit=parts)
+    ran = await gate.over(commit, "one", at=worktree.path, base=bench.base)
     assert (ran.state, ran.tail.split("\n")) == ("passed", [str(worktree.path), *["right"] * 4])
     assert bench.beside == [".kit-task-001-ages"]  # its copy is gone
     assert {path.read_text() for path in bench.trees.root.glob(".kit-*/kit/**/tool")} == {"right\n"}
