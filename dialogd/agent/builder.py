@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,33 +46,32 @@ class Material:
 NO_MATERIAL = Material()
 
 
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What the flags of a daemon say of a build: a file alone makes no daemon read or run anything.
+
+    `gate_sees` are the folders of home and checkout that the gate reads, `setup` is the command that makes what the
+    tests need beside a task's files, with `setup_network` from the network.
+    """
+
+    repo: Path | None = None
+    gate: str = ""
+    gate_sees: tuple[Path, ...] = ()
+    setup: str = ""
+    setup_network: bool = False
+
+
 class Builder:
     """The hands of agent `me` in a build of the dialog `file`; `state` is the state directory.
 
-    `repo`, `gate`, what else that `sees`, and `setup` with its `network` come from the flags of its daemon: a file
-    alone makes no daemon read or run anything. Hidden from the gate are the dialog with all that lies beside it, the
-    state directory, and what else there is of the repository: the tree under test stands in the checkout's place, with
-    a setup in that of its worktree.
+    Hidden from the gate are the dialog with all that lies beside it, the state directory, and what else there is of the
+    repository: the tree under test stands in the checkout's place, with a setup in that of its worktree.
     `is_busy` is True while something is done that its peers must wait for.
     """
 
-    def __init__(
-        self,
-        me: str,
-        repo: Path | None,
-        gate: str,
-        sees: Sequence[Path],
-        setup: str,
-        network: bool,
-        file: Path,
-        state: Path,
-    ) -> None:
+    def __init__(self, me: str, flags: Flags, file: Path, state: Path) -> None:
         self.me = me
-        self.repo = repo
-        self.gate = gate
-        self.sees = sees
-        self.setup = setup
-        self.network = network
+        self.flags = flags
         self.file = file
         self.state = state
         self.is_busy = False
@@ -83,21 +82,26 @@ class Builder:
 
     def refuses(self, dialog: Dialog) -> str:
         """Why this daemon does nothing for this build, in words with the way out; "" where it does."""
+        flags = self.flags
         if (rules := dialog.state.build.rules) is None:
             return "there is no build"
-        if self.repo is None:
+        if flags.repo is None:
             return f"its daemon was not told the repository; start it with --repo {rules.repo or 'DIR'}"
-        if rules.repo and self.repo.resolve() != Path(rules.repo).resolve():
-            return f"the dialog is about {rules.repo}, and its daemon was started with --repo {self.repo}"
-        if self.me in rules.leads and rules.gate and rules.gate != self.gate and not self._is_by_command(dialog):
+        if rules.repo and flags.repo.resolve() != Path(rules.repo).resolve():
+            return f"the dialog is about {rules.repo}, and its daemon was started with --repo {flags.repo}"
+        if self.me not in rules.leads:
+            return ""
+        if rules.gate and rules.gate != flags.gate and not self._is_by_command(dialog):
             if dialog.state.build.gate_entry:
                 say = shlex.join(["dialogd", "tasks", "gate", rules.gate])
                 return f"the gate {rules.gate!r} stands in the file, and no command of yours here gave it: {say}"
-            return f"the dialog asks for the gate {rules.gate!r}, and its daemon was started with {self.gate!r}; --gate"
-        if self.me in rules.leads and rules.setup and rules.setup != self.setup:
-            own = f"its daemon was started with {self.setup!r}"
+            return (
+                f"the dialog asks for the gate {rules.gate!r}, and its daemon was started with {flags.gate!r}; --gate"
+            )
+        if rules.setup and rules.setup != flags.setup:
+            own = f"its daemon was started with {flags.setup!r}"
             return f"the dialog asks for the setup {rules.setup!r}, and {own}; --setup"
-        if self.me in rules.leads and rules.setup_network and not self.network:
+        if rules.setup_network and not flags.setup_network:
             return "the dialog asks for a setup with the network, and its daemon was started without; --setup-network"
         return ""
 
@@ -141,7 +145,7 @@ class Builder:
             self._check(dialog)
             worktree = await aside(lambda: self._worktree(dialog, task))
             await aside(lambda: self._worktrees(dialog).keep(worktree, EDITS.format(task.id)))
-            hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.sees)
+            hidden, seen = beside(self.file, self.state), tuple(folder.expanduser() for folder in self.flags.gate_sees)
             trees, at = self._worktrees(dialog), worktree.path.resolve()
             parts = in_worktree([folder.resolve() for folder in seen], trees.checkout.path, at)
             parts |= await prepare(self._gate(dialog, rules, aside), at, task.base)  # made anew where it is gone
@@ -185,8 +189,8 @@ class Builder:
         from dialogd.tasks.worktrees import Worktrees
 
         if self._open is None or self._open.build != dialog.id:
-            assert self.repo is not None
-            self._open = Worktrees(self.repo, build=dialog.id)
+            assert self.flags.repo is not None
+            self._open = Worktrees(self.flags.repo, build=dialog.id)
         return self._open
 
     def _worktree(self, dialog: Dialog, task: Task) -> Worktree:
@@ -217,7 +221,7 @@ class Builder:
     def _gate(self, dialog: Dialog, rules: Build, aside: Aside) -> Gate:
         from dialogd.tasks.gate import Gate
 
-        return Gate(rules, self._worktrees(dialog), self.file, self.state, self.sees, aside, self.me)
+        return Gate(rules, self._worktrees(dialog), self.file, self.state, self.flags.gate_sees, aside, self.me)
 
     async def _gated(self, dialog: Dialog, rules: Build, task: Task, aside: Aside) -> Note:
         """Run the gate over exactly the submitted commit, in a folder of its own."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from dialogd.agent.builder import Flags
 from dialogd.agent.call import is_priced
 from dialogd.agent.turn import Behavior, needs_cap
 from dialogd.backends import (
@@ -140,9 +141,7 @@ def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, s
 
 
 # What an agent is told of its behavior just as it is set.
-_AS_SET = (
-    "name", "role", "pace", "poll", "retry_wait", "digest", "repo", "gate", "gate_sees", "setup", "setup_network",
-)  # fmt: skip
+_AS_SET = ("name", "role", "pace", "poll", "retry_wait", "digest")
 
 
 def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, str]) -> Behavior:
@@ -159,6 +158,7 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         is_capped=choice.is_metered and not settings.budget,
         reads_files=kind_of(choice.backend).project != "nothing",
         has_shell=choice.backend.partition(":")[0] in SHELLS,
+        build=Flags(**{one.name: getattr(settings, one.name) for one in fields(Flags)}),
         servers=settings.tools if calls_tools else (),
         tool_calls=settings.tool_calls if calls_tools else 0,
     )

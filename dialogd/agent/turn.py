@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dialogd.agent import prompt
-from dialogd.agent.builder import NO_MATERIAL, Builder, Material
+from dialogd.agent.builder import NO_MATERIAL, Builder, Flags, Material
 from dialogd.agent.call import (
     Bill,
     Call,
@@ -77,9 +77,7 @@ class Behavior:
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody here set one. `reads_files`: its tools can.
     `has_shell`: where it may write, it can run commands.
-    It is offered tools of its dialog and of `servers`, and may make `tool_calls` calls in one turn. `repo` is the
-    repository of a build, `gate` the command that tests it, `gate_sees` the folders of home and checkout that it reads,
-    `setup` the command that makes what the tests need beside a task's files, with `setup_network` from the network.
+    It is offered tools of its dialog and of `servers`, and may make `tool_calls` calls in one turn.
     """
 
     name: str = ""
@@ -99,11 +97,7 @@ class Behavior:
     has_shell: bool = False
     servers: tuple[ToolServer, ...] = ()
     tool_calls: int = 0
-    repo: Path | None = None
-    gate: str = ""
-    gate_sees: tuple[Path, ...] = ()
-    setup: str = ""
-    setup_network: bool = False
+    build: Flags = field(default_factory=Flags)
 
 
 class Seen:
@@ -238,8 +232,7 @@ class Speaker:
         self.has_kept = True
         self.disk = ThreadPoolExecutor(1, "disk")  # one thread: it is used in order, and never blocks the event loop
         self.approvals = ApprovalQueue(me, hub.publish)
-        own = (behavior.repo, behavior.gate, behavior.gate_sees, behavior.setup, behavior.setup_network)
-        self.builder = Builder(me, *own, file.path, file.journals.folder.parents[1])
+        self.builder = Builder(me, behavior.build, file.path, file.journals.folder.parents[1])
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Run a blocking piece of work in the one thread that touches the disk."""

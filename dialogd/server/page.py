@@ -223,7 +223,7 @@ _SPANS = (("15m", "the last 15 minutes"), ("1h", "the last hour"), ("8h", "the l
 def _panel_routes(app: FastAPI, agent: Agent) -> None:
     @cache
     def look(limit: int = 0) -> Look:
-        return look_into(agent.builder.repo, limit)
+        return look_into(agent.builder.flags.repo, limit)
 
     async def piece(make: Callable[[Dialog], str]) -> HTMLResponse:
         """A piece of the current dialog, made in a thread; a short text without a dialog."""

@@ -376,9 +376,9 @@ def build_routes(app: FastAPI, agent: Agent, write: Write) -> None:
 def repository(dialog: Dialog, agent: Agent) -> Path:
     """The repository that this daemon was started with: what a file names is nothing to it. Raises `Refused`."""
     builder = agent.builder
-    if (why := builder.refuses(dialog)) or builder.repo is None:
+    if (why := builder.refuses(dialog)) or builder.flags.repo is None:
         raise Refused(f"cannot be done from here: {why}", fix="do it in a terminal: dialogd build, dialogd tasks")
-    return builder.repo
+    return builder.flags.repo
 
 
 def _same(commit: str, named: str) -> None:
