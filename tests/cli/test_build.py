@@ -1044,7 +1044,7 @@ def test_the_terminal_of_a_build_takes_words(dialogd: Commands, repo: Path, tmux
         tmux.until("'cofirm' is no word here; type one of: confirm, change, accept,")
         tmux.type("C-u")
         word("confirm")
-        tmux.until('type: retry "why", or retry or: drop 001')
+        tmux.until('type: retry "why", or retry or: gate "…" or: drop 001')
         tmux.until("its diff: show 001")
         word("show 001")
         tmux.until("+AGE = 1 PAGED")
