@@ -253,9 +253,11 @@ class Tasks:
         """True where everything that comes before a task is done."""
         # What comes first is older, so that no two wait for one another; what is not there any more holds nobody up.
         # What is carried to another base is so in its order.
+        if task.state != CONFIRMED:
+            return False
         place = self._place(task)
         first = [one for one in self.all if one.number in task.after or (one.carried and self._place(one) < place)]
-        return task.state == CONFIRMED and all(one.state in DONE for one in first)
+        return all(one.state in DONE for one in first)
 
     def _place(self, task: Task) -> int:
         return self.stack.index(task.number) if task.number in self.stack else len(self.stack)
