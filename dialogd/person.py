@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -566,15 +566,13 @@ def leave(dialog: Dialog, agent: str, reason: str = "", *, secrets: Sequence[str
 
 # -- The tasks of a build ---------------------------------------------------------------------------------------------
 
-_WORDS = {"confirm": "confirmed", "drop": "dropped", "retry": "retry", "accept": "accepted"}
-_OPEN = frozenset({build.PROPOSED, build.CONFIRMED, build.ASSIGNED, build.SUBMITTED, build.STUCK, build.ERROR})
-_FROM = {  # the states from which each leads on, and those in which it was done before
-    "confirm": (frozenset({build.PROPOSED}), frozenset({*_OPEN, *build.DONE} - {build.PROPOSED, build.DROPPED})),
-    "drop": (_OPEN, frozenset({build.DROPPED})),
-    "retry": (frozenset({build.STUCK, build.ERROR}), frozenset[str]()),
-    "accept": (frozenset({build.STUCK}), frozenset({build.APPROVED, build.MERGED})),
+# How each is said in the file, the states from which it leads on, and those in which it was done before.
+_ACTS: Mapping[str, tuple[str, Set[str], Set[str]]] = {
+    "confirm": ("confirmed", {build.PROPOSED}, {build.CONFIRMED, *build.UNDER_WAY, *build.KEPT}),
+    "drop": ("dropped", {build.PROPOSED, build.CONFIRMED, *build.UNDER_WAY}, {build.DROPPED}),
+    "retry": ("retry", {build.STUCK, build.ERROR}, set()),
+    "accept": ("accepted", {build.STUCK}, build.KEPT),
 }
-_UNDER_WAY = frozenset({build.ASSIGNED, build.SUBMITTED})
 
 
 def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
@@ -583,19 +581,18 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
     What rests on a typed word, or was not tested, is accepted by the command although it is approved. Dropping one that
     is under way is a turn of the person's, which ends the call; all else is a note.
     """
-    if act not in _WORDS:
-        raise BadInput(f"nothing is called {act[:60]!r} here", fix=f"name one of: {', '.join(_WORDS)}")
+    if act not in _ACTS:
+        raise BadInput(f"nothing is called {act[:60]!r} here", fix=f"name one of: {', '.join(_ACTS)}")
     from dialogd.tasks.approvals import approvals
 
-    short, whole = in_mark(reason, secrets)
+    (word, able, done), (short, whole) = _ACTS[act], in_mark(reason, secrets)
 
     def make(dialog: Dialog) -> Draft | None:
         rules_of_build(dialog)
         unsaid = {one.task.number for one in approvals(dialog) if one.wants_word} if act == "accept" else set[int]()
         if not unsaid:
             lifecycle.refuse(dialog, "tasks")
-        wanted = tasks_named(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act, unsaid)
-        able, done = _FROM[act]
+        wanted = tasks_named(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act, able, unsaid)
         if named.strip().casefold() == "all":
             wanted = [task for task in wanted if task.state in able | done] or wanted
         if wrong := next((task for task in wanted if task.state not in able | done), None):
@@ -605,8 +602,9 @@ def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets:
             return None
         if not unsaid.issuperset(task.number for task in new):
             lifecycle.refuse(dialog, "tasks")
-        mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
-        after, is_turn = _after(dialog, mark), act == "drop" and any(task.state in _UNDER_WAY for task in new)
+        mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {word}", short.replace("|", "/"))
+        after = _after(dialog, mark)
+        is_turn = act == "drop" and any(task.state in (build.ASSIGNED, build.SUBMITTED) for task in new)
         beside = [one for one in after.all if one.state == build.STUCK and one.number in {task.number for task in new}]
         if act == "accept" and beside:
             why = f"cannot accept task {beside[0].id}: another one was approved since it began"
@@ -953,10 +951,10 @@ def tasks_named(dialog: Dialog, named: str) -> list[build.Task]:
     return [task for task in known.all if task.number in numbers]
 
 
-def _waiting(dialog: Dialog, act: str, unsaid: Collection[int]) -> list[build.Task]:
+def _waiting(dialog: Dialog, act: str, able: Set[str], unsaid: Collection[int]) -> list[build.Task]:
     """The tasks that wait for this act, or else those of `unsaid`. Raises `Refused` for none."""
     known = dialog.state.build.all
-    found = [task for task in known if task.state in _FROM[act][0]] or [t for t in known if t.number in unsaid]
+    found = [task for task in known if task.state in able] or [t for t in known if t.number in unsaid]
     if not found:
         raise Refused(f"no task waits for you to {act} it", fix=_ways(dialog))
     return found

@@ -839,7 +839,7 @@ def gate(
     rules, command, secrets = person.rules_of_build(dialog), person.command_in_file(how), options.own_secrets()
     kept = saved_cast(StateDir(settings.state_dir), settings.file)
     sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id in rules.leads for one in seat.gate_sees]
-    trees = Worktrees(Path(rules.repo), build=f"trial-{dialog.id}")  # a name that the gate of its daemon has not
+    trees = Worktrees(Path(rules.repo), build=dialog.id)
     changed = Gate(replace(rules, gate=command), trees, settings.file, settings.state_dir, sees)
     for row in _tried(changed, dialog.state.build.base or rules.base, yes=yes):
         remark(row)

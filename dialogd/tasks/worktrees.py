@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -203,7 +204,7 @@ class Worktrees:
         self.root = path.with_name(f"{path.name}.dialogd")
         self._own = f"refs/dialogd/{re.sub(r'[^A-Za-z0-9]+', '-', build) or 'own'}"
         self.build = build
-        self.trial = f"trial-{digest(build.removeprefix('trial-'))}"  # its worktree's name
+        self.trial = f"trial-{digest(build)}"  # its worktree's name
 
     def open(self, number: int, title: str, base: str, *, anywhere: bool = False) -> Worktree:
         """The worktree of a task, made from the commit `base`, or as it is there; what a kill left half is made whole.
@@ -353,15 +354,15 @@ class Worktrees:
 
     def leftovers(self, numbers: Collection[int], *, is_idle: bool) -> Iterator[Leftover]:
         """What tasks of this build with these numbers have left, and killed trials; with `is_idle` killed gates too."""
-        listed = self.git.names("for-each-ref", "--format=%(refname)", f"{self._own}/").out.decode().split()
-        names = [ref.split("/")[3] for ref in listed]
-        gates = [f".gate-{build}-*" for build in (self.build, f"trial-{self.build}") if is_idle]
-        for name in [name for name, ref in zip(names, listed, strict=True) if ref.endswith("/before")]:
+        refs = self.git.names("for-each-ref", "--format=%(refname)", f"{self._own}/").out.decode().split()
+        found = Counter(ref.split("/")[3] for ref in refs if not ref.endswith("/tip"))  # `…/before`, earlier attempts
+        gates = [f".gate-{self.build}-*"] if is_idle else []
+        for name, kept in found.items():
             if int(number := name.split("-")[1]) not in numbers:
                 continue
             own = [f".{kind}-{one}.*" for kind in ("kit", "setup") for one in (name, self.trial)]
             hidden = [path for pattern in (f".{name}.*", *own, *gates) for path in self.root.glob(pattern)]
-            beside = ((len(hidden), "hidden folder"), (names.count(name) - 2, "earlier attempt"))
+            beside = ((len(hidden), "hidden folder"), (kept - 1, "earlier attempt"))
             more = "".join(f", {many(count, what)}" for count, what in beside if count > 0)
             words = f"goes: {shown(self.root / name)}, branch dialogd/{name}{more}"
             try:
