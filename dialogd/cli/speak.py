@@ -15,19 +15,7 @@ from dialogd import person
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.create import is_free, read_cast
-from dialogd.cli.options import (
-    accepted,
-    ask,
-    daemons,
-    done,
-    gone,
-    healths,
-    in_parallel,
-    plain,
-    remark,
-    show,
-    signalled,
-)
+from dialogd.cli.options import daemons, done, plain, remark, show
 from dialogd.cli.result import keep_ended, leave_plan
 from dialogd.cli.status import onwards
 from dialogd.config import Settings, file_flag, start_command
@@ -105,7 +93,7 @@ def approve(
 
 def _answer_call(settings: Settings, dialog: Dialog, call: str, *, refuse: bool) -> None:
     """Let an agent call the tool that it asks for, or refuse it."""
-    said = healths(daemons(settings, settings.file)).items()
+    said = options.healths(daemons(settings, settings.file)).items()
     asked = {str(one.get("call")): (daemon, one) for daemon, health in said for one in (health or {}).get("calls", ())}
     if not asked:
         raise NotRunning("no call of a tool waits for you", fix="`dialogd status` shows when one does")
@@ -116,7 +104,9 @@ def _answer_call(settings: Settings, dialog: Dialog, call: str, *, refuse: bool)
     daemon, one = asked[call]
     body = {"call": call, "refuse": refuse, "file": daemon.file, "dialog": dialog.id}
     fix = "try it again; `dialogd status` says more"
-    found = accepted(daemon, ask(daemon.port, "POST", "/approve-call", body, seconds=2.0), fix=fix, retry=fix)
+    found = options.accepted(
+        daemon, options.ask(daemon.port, "POST", "/approve-call", body, seconds=2.0), fix=fix, retry=fix
+    )
     remark(f"{found['status']}: {one.get('tool')} {one.get('arguments')}")
 
 
@@ -143,7 +133,7 @@ def stop(file: options.FileOption = None) -> None:
             f"this session holds seat {seat.id}, so only its own dialog is stopped; all of them: in a terminal of yours"
         )
     running = daemons(settings, settings.file if file is not None else None)
-    for daemon, how in zip(running, in_parallel(end_daemon, running), strict=True):
+    for daemon, how in zip(running, options.in_parallel(end_daemon, running), strict=True):
         show(plain(f"{daemon.id} (pid {daemon.pid}, port {daemon.port}) {how}"))
     served = {Path(daemon.file): daemon.plans for daemon in running}
     closed = [_close(settings, path, served) for path in dict.fromkeys([settings.file, *served])]
@@ -160,13 +150,13 @@ def end_daemon(daemon: Running) -> str:
     """Ask a daemon to stop, and see to it that it does; says how it went."""
     deadline = time.monotonic() + PATIENCE
     wanted = {"hop": 0, "reason": "dialogd stop", "file": daemon.file}
-    answer = ask(daemon.port, "POST", "/stop", wanted, seconds=PATIENCE)
+    answer = options.ask(daemon.port, "POST", "/stop", wanted, seconds=PATIENCE)
     if answer is None or answer[0] >= 400:
-        signalled(daemon, signal.SIGTERM)
-    if gone(daemon, deadline):
+        options.signalled(daemon, signal.SIGTERM)
+    if options.gone(daemon, deadline):
         return "stopped"
-    signalled(daemon, signal.SIGKILL)
-    is_gone = gone(daemon, time.monotonic() + LAST_WAIT)
+    options.signalled(daemon, signal.SIGKILL)
+    is_gone = options.gone(daemon, time.monotonic() + LAST_WAIT)
     return "did not answer and was killed" if is_gone else "could not be ended; look at it with ps"
 
 

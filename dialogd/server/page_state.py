@@ -16,20 +16,7 @@ from dialogd.agent.loop import Agent
 from dialogd.backends.seats import start_again
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import build, lifecycle
-from dialogd.protocol.build import (
-    APPROVED,
-    ASSIGNED,
-    CONFIRMED,
-    DROPPED,
-    MERGED,
-    PROPOSED,
-    RAN,
-    STUCK,
-    SUBMITTED,
-    Due,
-    Task,
-    findings,
-)
+from dialogd.protocol.build import Due, Task, findings
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import ANY, USER, Outcome
 from dialogd.protocol.rules import Build
@@ -411,7 +398,7 @@ def acts_of(tasks: build.Tasks) -> list[dict[str, Any]]:
     return [
         {"label": label, "path": path, "body": {**body, **named}, "done": done}
         for label, path, body, done in (_BUTTONS.get(what, []) if what else [])
-        if body != {"act": "accept"} or (task is not None and task.state == STUCK)
+        if body != {"act": "accept"} or (task is not None and task.state == build.STUCK)
     ]
 
 
@@ -424,8 +411,8 @@ def asked(tasks: build.Tasks) -> tuple[str, str]:
 def ended(tasks: build.Tasks) -> tuple[str, str]:
     """What came of a build that has ended, and what is left to do, in a sentence each."""
     states = {task.state for task in tasks.all}
-    left = "Look at what is approved, and merge it." if APPROVED in states else "Say what they should do now."
-    return f"{build.came_of(tasks)}.", "" if MERGED in states and APPROVED not in states else left
+    left = "Look at what is approved, and merge it." if build.APPROVED in states else "Say what they should do now."
+    return f"{build.came_of(tasks)}.", "" if build.MERGED in states and build.APPROVED not in states else left
 
 
 # -- The board ------------------------------------------------------------------------------------------------------
@@ -448,10 +435,10 @@ def tasks_piece(dialog: Dialog, look: Look) -> str:
     return fragment(
         "tasks",
         rows=found,
-        done=sum(row.task.state in (APPROVED, MERGED) for row in found),
-        ready=sum(row.task.state == APPROVED for row in found),
+        done=sum(row.task.state in build.KEPT for row in found),
+        ready=sum(row.task.state == build.APPROVED for row in found),
         branch=known.rules.branch,
-        left=any(row.task.branch and row.task.state in (MERGED, DROPPED) for row in found),
+        left=any(row.task.branch and row.task.state in (build.MERGED, build.DROPPED) for row in found),
         gate=known.rules.gate,
         needed=("", "") if is_over else asked(known),
         acts=[] if is_over else acts_of(known),
@@ -474,14 +461,14 @@ def _words(rules: Build) -> dict[str, Any]:
 def _pills(task: Task, rules: Build) -> Iterator[tuple[str, str]]:
     """The state of a task and its gate, each in a word with its look."""
     of = f" · attempt {task.iteration} of {task.spent + rules.iterations}"
-    if task.state == SUBMITTED:
-        waits = "waits for you" if task.gate == "asked" else "in review" if task.gate in RAN else "being tested"
+    if task.state == build.SUBMITTED:
+        waits = "waits for you" if task.gate == "asked" else "in review" if task.gate in build.RAN else "being tested"
         yield waits + of, "state-open" if task.gate == "asked" else ""
     else:
-        yield _STATES.get(task.state, task.state) + of * (task.state == ASSIGNED), _TONES.get(task.state, "")
+        yield _STATES.get(task.state, task.state) + of * (task.state == build.ASSIGNED), _TONES.get(task.state, "")
     if task.commit and task.gate not in ("", "asked"):
         yield build.tested(task), _TONES.get(task.gate, "")
-    if task.reviewer == "USER" and task.state in (APPROVED, MERGED):
+    if task.reviewer == "USER" and task.state in build.KEPT:
         yield "by you", ""
 
 
@@ -498,9 +485,9 @@ def _facts(row: Row) -> Iterator[str]:
     """Score, size, what comes before it and the estimate."""
     task = row.task
     yield _review(task)
-    if row.diff is not None and task.state != ASSIGNED:
+    if row.diff is not None and task.state != build.ASSIGNED:
         yield row.diff.stat.replace(" -", "\u00a0-")
-    if task.state in (PROPOSED, CONFIRMED):
+    if task.state in (build.PROPOSED, build.CONFIRMED):
         yield f"after {_before(task)}" if task.after else ""
         yield f"{task.hours:g} h" if task.hours else ""
 
@@ -546,7 +533,7 @@ def end_of_build(dialog: Dialog, rules: Build, **told: Any) -> str:
     """
     outcome, tasks = dialog.state.outcome, rows(dialog)
     said = dialog.entry(outcome.entry) if outcome is not None else None
-    ready = [row.task for row in tasks if row.task.state == APPROVED]
+    ready = [row.task for row in tasks if row.task.state == build.APPROVED]
     return fragment(
         "end_of_build",
         title=build.came_of(dialog.state.build),

@@ -11,21 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.errors import DialogdError
 from dialogd.protocol import build
-from dialogd.protocol.build import (
-    APPROVED,
-    ASSIGNED,
-    CONFIRMED,
-    DROPPED,
-    ERROR,
-    MERGED,
-    PROPOSED,
-    Due,
-    Finding,
-    Task,
-    Tasks,
-    findings,
-    listed,
-)
+from dialogd.protocol.build import Due, Finding, Task, Tasks, findings, listed
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.rules import Build
@@ -153,9 +139,8 @@ class _Events:
                 yield self.error(who, before.due_of(who)[1], "backend", "; ".join(filter(None, (why, fix))))
             for task in tasks.all:
                 old = before.of(task.number)
-                if old is None or task != replace(
-                    old, lead=task.lead
-                ):  # who is to do it is told once a worktree is open
+                # Who is to do it is told once a worktree is open.
+                if old is None or task != replace(old, lead=task.lead):
                     yield from self.happened(entry, old, task)
 
     def event(self, kind: str, task: Task | None, summary: str, by: str = "", to: str = "", **more: Any) -> Event:
@@ -191,7 +176,7 @@ class _Events:
             "affected_files": [name.strip(" `") for name in re.split("[,;]", task.asks.get("files", "")) if name],
             "branch_name": task.branch, "proposal": task.ref, "base": task.base, "commit": task.commit,
             "tree": task.tree, "state": task.gate, "gate": task.gate or None, "log": task.log or None,
-            "approved": task.state == APPROVED, "approved_by": NAMES.get(task.reviewer, task.reviewer),
+            "approved": task.state == build.APPROVED, "approved_by": NAMES.get(task.reviewer, task.reviewer),
             **_of_request(next((one for one in known.requests if one.commit == task.commit), None)),
         }  # fmt: skip
 
@@ -215,7 +200,7 @@ class _Events:
         _, state, *rest = (*fields_of(record), "")
         if entry.by == USER:
             yield from self.by_hand(old, task)
-        elif task.state == ASSIGNED and old.state == CONFIRMED:
+        elif task.state == build.ASSIGNED and old.state == build.CONFIRMED:
             yield self.ready(task.lead, self.rules.moderator, task, f"a worktree is open on {task.branch}")
             yield self.event("TASK_ASSIGNED", task, task.description)
         if task.ref != old.ref:
@@ -228,33 +213,33 @@ class _Events:
             yield self.reviewed(entry, old, rest, is_approved=state.casefold() == "approved")
         if task.state == old.state:
             return
-        if task.state == APPROVED:
+        if task.state == build.APPROVED:
             points = f"{task.score} of 100" if task.score is not None else "no score"
             tested = "" if task.gate == "passed" else f", {build.tested(task)}"
             yield self.event("PR_APPROVED", task, f"tree {task.tree[:12]}, {points}{tested}")
-        if task.state == APPROVED or (task.state == DROPPED and task.why != "replaced"):
+        if task.state == build.APPROVED or (task.state == build.DROPPED and task.why != "replaced"):
             yield self.completed(entry, task)
-        if task.state == ERROR:
+        if task.state == build.ERROR:
             yield self.error(task.lead, old, rest[0], " | ".join(filter(None, rest[1:])))
 
     def by_hand(self, old: Task, task: Task) -> Iterator[Event]:
         """The person's word; what it approves or drops is told as an end too."""
         if task.carried and not old.carried:
             yield self.event("TASK_REBASED", task, f"to be done again on {self.dialog.state.build.base[:12]}")
-        elif task.state == CONFIRMED and old.state == PROPOSED:
+        elif task.state == build.CONFIRMED and old.state == build.PROPOSED:
             yield self.event("TASK_CONFIRMED", task, task.description)
-        elif task.state == MERGED:
+        elif task.state == build.MERGED:
             at = task.merged or task.commit
             words = ", ".join(filter(None, (f"commit {at[:12]}", task.why)))
             yield self.event(
                 "TASK_MERGED", task, words, commit=at, overruled=task.why.removeprefix("although ") or None
             )
-        elif old.state in (build.STUCK, ERROR) and task.state not in (old.state, APPROVED, DROPPED):
+        elif old.state in (build.STUCK, build.ERROR) and task.state not in (old.state, build.APPROVED, build.DROPPED):
             yield self.event("TASK_RETRIED", task, old.why)
         elif task.requests != old.requests:
             opened = task.requests[-1]
             yield self.event("TASK_PUBLISHED", task, opened.url, commit=opened.commit, **_of_request(opened))
-        elif task.state == old.state and task.state in (PROPOSED, CONFIRMED):
+        elif task.state == old.state and task.state in (build.PROPOSED, build.CONFIRMED):
             yield self.event("TASK_CHANGED", task, task.description)
 
     def size(self, task: Task, size: str) -> dict[str, Any]:
@@ -302,7 +287,7 @@ class _Events:
     def completed(self, entry: Entry, task: Task) -> Event:
         diff = self.look(task.base, task.commit) if task.commit else None
         made = None if diff is None else [one.path for one in (*diff.files, *diff.omitted) if one.status == "A"]
-        ended = "approved" if task.state == APPROVED else f"dropped{f': {task.why}' if task.why else ''}"
+        ended = "approved" if task.state == build.APPROVED else f"dropped{f': {task.why}' if task.why else ''}"
         kind, to = f"{'IMPROVEMENT' if task.is_improvement else 'TASK'}_COMPLETED", task.lead * (entry.by == USER)
         words = f"{ended}, {many(task.iteration, 'iteration')}"
         return self.event(kind, task, words, to=to, files_generated=made if task.commit else [])
@@ -333,7 +318,7 @@ class Row:
 def why_of(task: Task) -> str:
     """Why a task stands as it does, in words, without what is told beside it."""
     told = ("score ", "iteration ", "no score", "after ")
-    parts = task.why.split(" | ")[task.state == ERROR :]  # the first one of an error is its kind
+    parts = task.why.split(" | ")[task.state == build.ERROR :]  # the first one of an error is its kind
     return "; ".join(part for part in parts if not part.startswith(told))
 
 
