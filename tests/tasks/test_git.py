@@ -6,14 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from dialogd.errors import DialogdError, Refused, StorageError
+from dialogd.protocol.build import Submission
 from dialogd.tasks.git import Git, checkout_at, shown
-from dialogd.tasks.worktrees import Conflict, Worktrees, base_of
+from dialogd.tasks.worktrees import Conflict, Worktree, Worktrees, base_of
 from tests.tasks.repos import HOOKS, Plants, Repo, a_repo, write
 
 ATTRIBUTES = (
@@ -106,6 +109,34 @@ def test_none_of_the_programs_that_git_would_run_runs(
     fired = {"fsmonitor", "clean", "process", "smudge", "external", "textconv", "gpg", "alias", "remote", "merge"}
     fired |= {f"hook-{name}" for name in ("post-checkout", "reference-transaction", "pre-commit", "post-index-change")}
     assert fired <= plants.ran, f"plants that never run show nothing: {fired - plants.ran}"
+
+
+@pytest.mark.parametrize("where", ["own", "included", "home"])
+def test_two_tasks_at_once_run_nothing_of_it_and_stand_on_one_another(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo, plants = a_repo(tmp_path), Plants(tmp_path / "plants")
+    planted(repo, plants, where)
+    monkeypatch.setenv("HOME", str(repo.home))
+    plants.forget()
+    base, together = base_of(repo.path).commit, threading.Barrier(3)
+
+    def work(number: int) -> tuple[Worktrees, Worktree, Submission]:
+        trees = Worktrees(repo.path)
+        together.wait()
+        worktree = trees.open(number, "side by side", base)
+        write(worktree.path, {f"{number}.txt": f"{number}\n", ".gitattributes": ATTRIBUTES})
+        return trees, worktree, trees.submit(worktree, number, f"{number}:abc", "done")
+
+    with ThreadPoolExecutor(3) as pool:
+        (_, _, below), *others = pool.map(work, (1, 2, 3))
+    for trees, worktree, made in others:
+        carried = trees.carry(worktree, [made.commit], below.commit)
+        assert isinstance(carried, Submission)
+        assert carried.base == below.commit
+        below = carried
+    assert set(repo.git("ls-tree", "--name-only", below.tree).split()) >= {"1.txt", "2.txt", "3.txt", ".gitattributes"}
+    assert plants.ran == set()
 
 
 def test_programs_of_repositories_inside_do_not_run(tmp_path: Path) -> None:
