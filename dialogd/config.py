@@ -9,6 +9,7 @@ that.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
@@ -326,8 +327,6 @@ def _servers(tables: Any, folder: Path) -> tuple[ToolServer, ...]:
 
 
 def _is_loopback(url: str) -> bool:
-    import ipaddress
-
     try:
         parts = urlsplit(url)
         is_here = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback

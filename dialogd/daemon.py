@@ -223,7 +223,8 @@ class Daemon:
 
     def ended(self, dialog: Dialog) -> None:
         """The dialog has ended, or the person has rejected its result; whoever wrote that."""
-        self._do_later(self._archive(dialog))
+        file = self.agent.file.path
+        self._do_later(self._disk(lambda: keep_copy(dialog, file, self.state), "the dialog was not archived"))
 
     def _do_later(self, work: Coroutine[Any, Any, object]) -> None:
         self._later.append(asyncio.ensure_future(work))
@@ -233,13 +234,8 @@ class Daemon:
         try:
             return await self.agent.on_disk(work)
         except (DialogdError, OSError) as error:
-            if failed:
-                self.agent.hub.publish("warning", text=f"{failed}: {error}")
+            self.agent.hub.publish("warning", text=f"{failed}: {error}")
             return None
-
-    async def _archive(self, dialog: Dialog) -> None:
-        file = self.agent.file.path
-        await self._disk(lambda: keep_copy(dialog, file, self.state), "the dialog was not archived")
 
     async def _leave_plan(self, dialog: Dialog) -> None:
         """Write the plan of a dialog that this agent's entry ended, unless it is to leave none."""

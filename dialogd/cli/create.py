@@ -33,7 +33,8 @@ from dialogd.cli import options
 from dialogd.cli.options import Text, Texts, daemons, notify, option, plain, remark
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
-from dialogd.memory import keep
+from dialogd.memory import Memory, keep
+from dialogd.memory.past import block
 from dialogd.protocol.build import expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID
@@ -399,9 +400,6 @@ def with_recalled(opening: Opening, wanted: Start, settings: Settings) -> Openin
     """The dialog with what earlier ones decided about its topic, or about the question given, where that is wanted."""
     if wanted.recall is None:
         return opening
-    from dialogd.memory import Memory
-    from dialogd.memory.past import block
-
     question = wanted.recall if wanted.recall != TOPIC else f"{opening.topic} {opening.question[:MOST_OF_A_QUESTION]}"
     memory = Memory(settings.state_dir)
     found = memory.recall(question)

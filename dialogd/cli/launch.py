@@ -29,6 +29,7 @@ import typer
 
 from dialogd import person
 from dialogd.backends.auto import LAST_RESORT, LIVE, family_of
+from dialogd.backends.readonly_proof import NO_SHELL
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_flags
 from dialogd.backends.sessions import of_key, wake, without_tokens
 from dialogd.cli import options
@@ -242,8 +243,6 @@ class Daemons:
 
         The cast is kept before, for `run --continue`, and so that they are known as started by this process.
         """
-        from dialogd.backends.readonly_proof import NO_SHELL
-
         known = dataclasses.replace(self.cast, by=process_key(os.getpid()))
         known.save(StateDir(self.settings.state_dir), self.settings.file)
         for seat in self.cast.seats:

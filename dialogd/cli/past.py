@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import re
 import time
@@ -372,7 +371,7 @@ Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most. 
 Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
 Which = Annotated[str, typer.Argument(metavar="ID", help="Its id, the beginning of one, or the path of a file.")]
 Words = Annotated[
-    builtins.list[str] | None,
+    list[str] | None,
     typer.Argument(metavar="[WORDS|ID]", help="What to look for; or one dialog, by its id or file, to show in full."),
 ]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Read the archive's files anew, where its index is damaged.")]

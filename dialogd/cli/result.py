@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json as jsons
 import math
 import os
@@ -17,19 +18,22 @@ from functools import reduce
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from dialogd.agent.call import Bill, from_record
-from dialogd.backends import CODING
+from dialogd.agent.call import Bill, Call, from_record
+from dialogd.backends import CODING, Price
+from dialogd.backends.auto import Choice, price_for
+from dialogd.backends.parts import tokens_of
 from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.create import read_cast
 from dialogd.cli.options import as_json, line, plain, remark, show, table
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
+from dialogd.memory import keep
 from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
 from dialogd.protocol.header import AGENT_ID
@@ -38,19 +42,14 @@ from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
 from dialogd.store.disk import StateDir, attachments_of, file_of, fix, real, why, write_over
+from dialogd.store.logfile import LogFile
+from dialogd.templates import Opening, compose
 from dialogd.views import documents
 from dialogd.views.documents import export as exported
 from dialogd.views.documents import file_name, first_screen, markdown
 from dialogd.views.documents import plan_facts as facts_of
-from dialogd.views.plan import Plan, has_spoken
+from dialogd.views.plan import Plan, Synthesis, has_spoken
 from dialogd.views.words import METHODS
-
-if TYPE_CHECKING:
-    from dialogd.backends import Price
-    from dialogd.backends.auto import Choice
-    from dialogd.store.logfile import LogFile
-    from dialogd.templates import Opening
-    from dialogd.views.plan import Synthesis
 
 SYNTHESIZE = "--synthesize"
 ANYBODY = "*"  # what stands for `--synthesize` without an agent
@@ -157,9 +156,6 @@ def _silent(settings: Settings, dialog: Dialog) -> Refused:
 
 def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None) -> Synthesis:
     """What the agent's model writes: the one that is named, its own, or the settings'. Raises `BadInput`."""
-    import asyncio
-
-    from dialogd.agent.call import Call
     from dialogd.agent.player import player, prepare
 
     agents = drawn.dialog.header.agents
@@ -215,8 +211,6 @@ def disown(settings: Settings, dialog: Dialog) -> None:
 
 def keep_ended(settings: Settings, dialog: Dialog) -> None:
     """Archive a dialog that has ended, or whose result was rejected; a failure is only reported."""
-    from dialogd.memory import keep
-
     if dialog.state.outcome is not None or dialog.state.rejected:
         with _remarking("the dialog was not archived"):
             keep(dialog, settings.file, StateDir(settings.state_dir))
@@ -341,9 +335,7 @@ MOST_OUT = 8_192  # tokens of a reply, where nobody says
 
 def prices_of(seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings) -> dict[str, Price | None]:
     """The prices of the agents whose tokens cost money, by id; None for an unknown price."""
-    from dialogd.backends.auto import price_for
-
-    agents, found = StateDir(settings.state_dir).agents, dict[str, "Price | None"]()
+    agents, found = StateDir(settings.state_dir).agents, dict[str, Price | None]()
     for seat in seats:
         choice, price = choices[seat.id], seat.price or settings.price
         if choice.is_metered or price:
@@ -355,9 +347,6 @@ def costs_of(
     opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings
 ) -> dict[str, float | None]:
     """What each agent whose tokens cost money may spend at most, about, in US dollars; None where nobody knows."""
-    from dialogd.backends.parts import tokens_of
-    from dialogd.templates import compose
-
     start, out = RULES + tokens_of(compose(opening)), settings.max_tokens or MOST_OUT
 
     def most(who: str, price: Price) -> float:

@@ -29,9 +29,9 @@ from dialogd.backends.sessions import (
     wake,
 )
 from dialogd.cli import options
-from dialogd.cli.create import AGREES, SEATS, is_free
-from dialogd.cli.launch import FAILED, detached, peers
-from dialogd.cli.options import daemons, notify, plain, remark, show, table
+from dialogd.cli.create import AGREES, SEATS, Start, is_free, new_cast
+from dialogd.cli.launch import FAILED, Daemons, Interrupt, detached, end, peers
+from dialogd.cli.options import daemons, health, notify, plain, remark, show, table
 from dialogd.config import Settings, default_port, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
@@ -150,9 +150,6 @@ def ask(
     Type `!dialogd ask codex "Is this schema right?"` into an open session of Claude Code or Codex: it takes
     the seat A of a new dialog, speaks first, and a new Codex, which only reads the project, takes B.
     """
-    from dialogd.cli.create import Start, new_cast
-    from dialogd.cli.launch import Daemons, Interrupt, end
-
     words = options.typed(question)
     one = _around("ask", f"in any terminal, with two fresh agents: dialogd run --agents auto,{agent} …")
     _release(options.settings_for(file), one.key)
@@ -337,8 +334,8 @@ def reply(
     words = _read(text)
     daemon = _seat(agent, file)
     if not debt:
-        health = _asked(daemon, "GET", "/health", seconds=5)
-        debt = str((health.get("delivery") or {}).get("debt") or "")
+        said = _asked(daemon, "GET", "/health", seconds=5)
+        debt = str((said.get("delivery") or {}).get("debt") or "")
         if not debt:
             raise Refused(f"{daemon.id} owes no turn now", fix="look what it owes: dialogd live turn")
     came = _asked(daemon, "POST", "/reply", {"debt": debt, "text": words}, seconds=ANSWER)
@@ -386,7 +383,7 @@ def _seat(agent: str | None, file: str | None) -> Running:
     chosen = [one for one in daemons(settings) if one.session == around.key][:1] if around is not None else []
     if not chosen:
         here = daemons(settings, settings.file)
-        chosen = [one for one in here if (one.id == agent if agent else _is_live(one))]
+        chosen = [one for one in here if (one.id == agent if agent else (health(one) or {}).get("backend") == LIVE)]
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
@@ -395,11 +392,6 @@ def _seat(agent: str | None, file: str | None) -> Running:
     who = f"no daemon of agent {agent} runs" if agent else "no daemon of a live seat runs"
     again = start_command(agent or "B", settings.file, ["--backend", LIVE])
     raise NotRunning(f"{who} at {settings.file}", fix=f"start one: {again}")
-
-
-def _is_live(daemon: Running) -> bool:
-    answer = options.ask(daemon.port, "GET", "/health", seconds=2)
-    return answer is not None and answer[1].get("backend") == LIVE
 
 
 def _asked(

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dialogd.alerts import Alert, Channel, Event, chosen, why_no_desktop
-from dialogd.backends import BACKENDS, SERVICES, WRITING, auto, writers
+from dialogd.backends import BACKENDS, SERVICES, WRITING, auto, price_of, readonly_proof, writers
 from dialogd.backends.command import BWRAP
 from dialogd.cli import options
 from dialogd.cli.create import is_free
@@ -86,8 +86,6 @@ def doctor(clear: Reap = False, file: options.FileOption = None, json: options.J
 
 def _backends(settings: Settings) -> Iterator[Fact]:
     """With whom a dialog can start now; every backend: whether it is here, who pays, what it may do; who can build."""
-    from dialogd.backends import price_of
-
     environment, own = os.environ, dotenv(Path.cwd())
     names = {name: f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS}
     found = auto.survey(names.values(), environment, own)
@@ -96,7 +94,8 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     one, other = (auto.introduce(choice, settings.project) for choice in pair)
     whom = f"A and B {one}" if one == other else f"A {one}; B {other}"
     yield _fact("start", "ok", f'You can start now with {whom}\n  dialogd run "Where should user sessions live?"')
-    proven = _proven(StateDir(settings.state_dir))
+    proofs = readonly_proof.known(StateDir(settings.state_dir).agents / readonly_proof.MEMORY)
+    proven = {row["version"] for row in proofs.values() if row["version"]}  # the versions of programs that passed
     for name, kind in BACKENDS.items():
         here, is_cli, price, shown = looks[name], kind.project.startswith("reads"), "", kind.model
         if here.here and kind.model:
@@ -118,13 +117,6 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     cannot = [f"{name} cannot: {lacks[name]}" for name in lacks if name in WRITING and lacks[name]]
     lead = "; ".join([f"a build can be led by {', '.join(able) or 'nobody here'}", *cannot])
     yield _fact("lead", "ok" if able else "absent", lead, "" if able else BWRAP)
-
-
-def _proven(state: StateDir) -> frozenset[str]:
-    """The program versions that have passed the read-only proof."""
-    from dialogd.backends.readonly_proof import MEMORY, known
-
-    return frozenset(row["version"] for row in known(state.agents / MEMORY).values() if row["version"])
 
 
 def _state(settings: Settings) -> Iterator[Fact]:

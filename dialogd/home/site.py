@@ -34,6 +34,7 @@ from dialogd.server.wire import handle_errors
 from dialogd.store.disk import Lock, StateDir, attachments_of, write_json
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import HOME, Registry, process_started
+from dialogd.views.documents import export
 from dialogd.views.markup import fill
 from dialogd.views.standing import RUNS, Run
 from dialogd.views.words import words_of
@@ -74,8 +75,6 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     @app.get("/past/{dialog}")
     def past(dialog: Annotated[str, PathParameter(max_length=SHORT)]) -> HTMLResponse:
         """A dialog to read, with nothing in it that runs."""
-        from dialogd.views.documents import export
-
         found, path = listing.text_of(dialog)
         text = export(found, "html", attachments=attachments_of(path))
         return HTMLResponse(text, headers=READING_HEADERS)

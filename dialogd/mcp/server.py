@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
+import httpx2
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
@@ -452,8 +454,6 @@ async def _answered(daemon: Running, method: str, path: str, body: Facts | None 
 
     Raises `Refused` with its reason, `NotRunning` without an answer.
     """
-    import httpx2
-
     answer: tuple[int, Facts] | None = None
     with suppress(httpx2.HTTPError, ValueError):
         # No proxy of the environment's: this is loopback traffic.
@@ -527,8 +527,6 @@ class Server(MCPServer):
 
     async def run_stdio_async(self) -> None:
         """Answer over standard input and output, until the input ends."""
-        import anyio
-
         async with stdio_server() as (heard, says):
             sends, hears = anyio.create_memory_object_stream[SessionMessage | Exception](0)
 
