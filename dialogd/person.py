@@ -663,7 +663,7 @@ def gate(dialog: Dialog, how: str) -> Draft:
         raise BadInput(f"a gate cannot be {how[:60]!r}", fix="dialogd tasks gate run, or dialogd tasks gate untested")
     rules_of_build(dialog)
     lifecycle.refuse(dialog, "tasks")
-    what, task = dialog.state.build.due
+    what, task = dialog.state.build.due_of(USER)
     if what is not build.Due.ALLOW or task is None:
         raise Refused("no gate waits for your word", fix=_ways(dialog))
     return note_of(Mark("GATE", f"{task.id} | {how} | tree {task.tree}"))

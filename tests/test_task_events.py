@@ -13,7 +13,7 @@ from dialogd import person
 from dialogd.errors import BackendError
 from dialogd.memory.past import row_of
 from dialogd.protocol import build
-from dialogd.protocol.build import findings, listed
+from dialogd.protocol.build import listed
 from dialogd.protocol.model import Draft, Mark
 from dialogd.server.page import end_piece
 from dialogd.server.page_entries import in_ranks, talk_of
@@ -177,7 +177,7 @@ def test_a_finding_of_the_daemons_counts_in_the_same_numbers(repo: Path) -> None
     odd = Odd(repo, no("P1", FOUND), yes("P2", mended), yes("P3"), "Both.\n")
     odd.found = (Mark("FINDING", "medium | scope | other.py | | changed outside |"),)
     odd.confirmed()
-    assert [(one.number, one.by, bool(one.resolved)) for one in findings(odd.dialog)] == [
+    assert [(one.number, one.by, bool(one.resolved)) for one in odd.dialog.state.table.findings] == [
         (1, "M", True),
         (2, "SYSTEM", True),
     ]

@@ -12,7 +12,7 @@ from dialogd.backends import Workspace
 from dialogd.backends.parts import fenced
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.protocol import build
-from dialogd.protocol.build import Due, GateResult, Submission, Task, findings
+from dialogd.protocol.build import Due, GateResult, Submission, Task
 from dialogd.protocol.decide import Work
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import SYSTEM, Draft, Entry, Mark
@@ -287,7 +287,9 @@ class Builder:
             return build.found("idle", since="in the attempt before")
         changed = _names(trees.diff(before[-1], task.commit, 0))
         known = _names(trees.diff(task.base, before[-1], 0))
-        return raw + (build.found("astray", changed - known - {one.file for one in findings(dialog)}) if known else ())
+        return raw + (
+            build.found("astray", changed - known - {one.file for one in dialog.state.table.findings}) if known else ()
+        )
 
     def _submission(self, dialog: Dialog, rules: Build, task: Task) -> Iterator[str]:
         """What the reviewer is shown of the submission, as git tells it."""
@@ -312,7 +314,7 @@ class Builder:
             rows = [
                 f"- {one.number} ({one.severity}, {one.file or 'no file'}): "
                 + ("resolved" if one.resolved_in else "touched since" if one.file in since else "not touched since")
-                for one in findings(dialog)
+                for one in dialog.state.table.findings
             ]
             if rows:
                 yield "Findings so far, and what the new attempt does to their files:\n\n" + "\n".join(rows)

@@ -16,7 +16,7 @@ from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
 from dialogd.protocol import build
 from dialogd.protocol.admit import MarkPolicy, Matter, question
 from dialogd.protocol.board import rejected
-from dialogd.protocol.build import Finding, findings
+from dialogd.protocol.build import Finding
 from dialogd.protocol.certificate import Certificate, certify, where
 from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.lifecycle import Signal, signals
@@ -309,7 +309,7 @@ class _Now:
             "due": due,
             "task": task,
             "attempts": build.last_attempt(self.state.build, task) if task else 0,
-            "findings": findings(self.dialog) if due in {"REVIEW", "WORK"} else (),
+            "findings": self.table.findings if due in {"REVIEW", "WORK"} else (),
             "has_shell": has_shell,
             "attacked": self._known(re.search(r"P\d+", self.table.red_team)),
             "vetoed": list(vetoes(self.dialog).items())[-SHOWN:],
@@ -411,8 +411,7 @@ class _Now:
     @property
     def blocking(self) -> list[Finding]:
         """The findings that block an approval."""
-        known = findings(self.dialog) if self.table.blocking else ()
-        return [one for one in known if one.blocks and is_shown(self.dialog, str(one.turn), self.me)]
+        return [one for one in self.table.blocking if is_shown(self.dialog, str(one.turn), self.me)]
 
     @property
     def signals(self) -> list[Signal]:

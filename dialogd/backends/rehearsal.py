@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import FREE, Backend, Found, Options, Price, Request, Usage, Workspace
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol.build import findings
 from dialogd.protocol.marks import AGAINST, CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry, turn_number
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
@@ -96,7 +95,7 @@ class Scene:
     own = cached_property(lambda s: s.objection(s.seat - 1))  # the second seat has the first one
     other = cached_property(lambda s: s.objection(s.seat + len(s.spoken)))
 
-    own_findings = cached_property(lambda s: [f for f in findings(s.dialog) if f.by == s.me.id and f.blocks])
+    own_findings = cached_property(lambda s: [f for f in s.state.table.blocking if f.by == s.me.id])
 
     @property
     def attempt(self) -> Mapping[str, Any]:

@@ -483,7 +483,7 @@ class LiveView(Follower):
     def _ask_for_words(self, dialog: Dialog) -> None:
         """The same in the terminal of a build, where the words of the commands are typed."""
         words = [one.removeprefix("dialogd ").removeprefix("tasks ") for one in lifecycle.answers(dialog)]
-        task = dialog.state.build.due[1]
+        task = dialog.state.build.due_of(USER)[1]
         words += [f"show {task.id}"] if task is not None and task.commit else []
         first, *others = ['retry "why", or retry' if word == "retry" else word for word in words]
         self._ring(f">> your turn: {self.needed}\n   type: {first}\n" + "".join(f"   or: {one}\n" for one in others))

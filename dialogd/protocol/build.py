@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dialogd.protocol.marks import asking, fields_of
-from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Mark, Said, system_note, turn_number
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Mark, Said, system_note, turn_number
 from dialogd.protocol.rules import REVIEW, Build, Rules
 
 if TYPE_CHECKING:
@@ -196,11 +196,6 @@ class Tasks:
         return self.rules.moderator if self.rules else ""
 
     @property
-    def lead(self) -> str:
-        """Who carries tasks out; "" without a build."""
-        return self.rules.lead if self.rules else ""
-
-    @property
     def leads(self) -> tuple[str, ...]:
         """Who carries tasks out; nobody without a build."""
         return self.rules.leads if self.rules else ()
@@ -225,11 +220,6 @@ class Tasks:
         else:
             what = Due.IMPROVE if self.kept and self.cycles < self.rules.cycles else Due.SUMMARY
         return (Step(what, about, self.moderator if what.by == "moderator" else USER),)
-
-    @property
-    def due(self) -> tuple[Due | None, Task | None]:
-        """The first thing that is due, and of which task; nothing without a build."""
-        return self.steps[0][:2] if self.rules else (None, None)
 
     def due_of(self, who: str) -> tuple[Due | None, Task | None]:
         """What is due of this agent, or the person, and of which task; nothing where that is nothing."""
@@ -394,7 +384,7 @@ def refused(tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
     """Why a mark of a build does not count, of agent `me`, after `earlier` ones of the same reply; "" where it does."""
     if not tasks:
         return ""
-    what, fields = tasks.due_of(tasks.moderator)[0] or tasks.due[0], (*fields_of(mark), *[""] * 5)
+    what, fields = tasks.due_of(tasks.moderator)[0] or tasks.due_of(USER)[0], (*fields_of(mark), *[""] * 5)
     if mark.name in _MODERATORS and me != tasks.moderator:
         return f"{tasks.moderator} alone reviews and proposes tasks"
     match mark.name:
@@ -695,7 +685,7 @@ def to_confirm(ids: Sequence[str]) -> str:
 
 def question(tasks: Tasks) -> str:
     """What the person is asked where the build waits for them; "" where it does not."""
-    what, task = tasks.due
+    what, task = tasks.due_of(USER)
     if what is Due.GOAL:
         return f"{unplanned(tasks)}: say what is to be done"
     if what is Due.CONFIRM:
@@ -716,7 +706,7 @@ def unplanned(tasks: Tasks) -> str:
 
 def ways(tasks: Tasks, named: str) -> tuple[str, ...]:
     """The commands that answer what it asks, whole, with `named` behind each, the usual one first; () for nothing."""
-    what, task = tasks.due
+    what, task = tasks.due_of(USER)
     words: tuple[str, ...] = ()
     if what is Due.CONFIRM and task is not None:
         words = ("confirm", f'change {task.id} -d "…"', f"drop {task.id}")
@@ -846,7 +836,6 @@ def found(what: str, names: Collection[str] = (), since: str = "") -> tuple[Mark
 # -- Findings and scores, of any review -------------------------------------------------------------------------------
 
 PARTS = ("code quality", "test coverage", "security", "documentation", "acceptance criteria")
-_FIRST = re.compile(r"\D*([0-9]{1,6})\b.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -866,16 +855,7 @@ class Finding:
     resolved_in: int = 0  # that turn
     entry: str = ""  # where it stands; of a note `turn` is the turn before it
     task: int = 0  # the number of the task that it is about, 0 where that is not said
-
-    @property
-    def blocks(self) -> bool:
-        """True while it stands in the way of an approval."""
-        return self.blocks_after(0)
-
-    def blocks_after(self, turn: int) -> bool:
-        """True where it stood in the way of an approval after that turn; 0 for now."""
-        is_open = not self.resolved_in or 0 < turn < self.resolved_in
-        return _word(self.severity) in REVIEW["FINDING"].blocks and is_open
+    blocks: bool = False  # while it stands in the way of an approval
 
 
 @dataclass(frozen=True, slots=True)
@@ -895,23 +875,28 @@ class Score:
 
 
 def reviewed(table: Table, said: Said) -> Table:
-    """The table with the findings of a turn: those that block, until the agent that raised them is content."""
-    # Those of a daemon are about one submission, and gone with the next.
-    blocking, findings, about = table.blocking, table.findings, task_of(said)
+    """The table with the findings of an entry, numbered from 1 in file order, and without what it ends."""
+    # Only who raised a finding can say that it is resolved; one of a daemon that blocks ends with the next submission.
+    turn, about, raised, found = turn_number(said.id), task_of(said), table.raised, [*table.findings]
     if submissions(said):
-        blocking = tuple(one for one in blocking if one[1:] != (SYSTEM, about))
+        found = [
+            replace(one, resolved="by the next submission", resolved_in=turn, blocks=False)
+            if one.by == SYSTEM and one.blocks and one.task == about
+            else one
+            for one in found
+        ]
     for mark in said.written:
-        kind = REVIEW.get(mark.name)
-        if kind is None:
-            continue
-        findings += bool(kind.numbers)  # of a withdrawn turn, too: no number is given again
-        if said.counts and level(mark) in kind.blocks:
-            blocking = (*blocking, (findings, said.by, about))
-        elif said.counts and kind.resolves:
-            mine = ("".join(c for c in level(mark) if c.isdecimal()), said.by)
-            blocking = tuple(one for one in blocking if (str(one[0]), one[1]) != mine)
-    is_same = (blocking, findings) == (table.blocking, table.findings)
-    return table if is_same else replace(table, blocking=blocking, findings=findings)
+        raised += mark.name == "FINDING"  # of a withdrawn turn, too: no number is given again
+        if mark.name == "FINDING" and said.counts:
+            one = finding(fields_of(mark))
+            found.append(replace(one, number=raised, by=said.by, turn=turn, entry=said.id, task=about))
+        elif mark.name == "RESOLVED" and said.counts:
+            number, how = number_of(mark), " | ".join(fields_of(mark)[1:]) or "resolved"
+            for at, one in enumerate(found):
+                if one.number == number and (one.by == said.by or (one.by == SYSTEM and not one.blocks)):
+                    found[at] = replace(one, resolved=how, resolved_in=said.number, blocks=False)
+    is_same = raised == table.raised and found == [*table.findings]
+    return table if is_same else replace(table, findings=tuple(found), raised=raised)
 
 
 def task_of(said: Said) -> int:
@@ -928,45 +913,25 @@ def _word(field: str) -> str:
     return field.strip(" \t*_`.!").casefold()
 
 
-def finding(fields: tuple[str, ...], number: int = 0, by: str = "", turn: int = 0, entry: str = "") -> Finding:
+def finding(fields: tuple[str, ...]) -> Finding:
     """The finding that these fields of a mark tell of; what is too much belongs to the suggestion."""
     # With fewer than five nobody can tell which they are: all but the severity are then the issue.
     if len(fields) < 5:
         fields = (*fields[:1], *[""] * (4 - len(fields[:1])), " | ".join(part for part in fields[1:] if part))
     severity, category, file, line, issue, *rest = fields
     suggestion = " | ".join(part for part in rest if part)
-    return Finding(number, by, turn, severity, category, file, line, issue, suggestion, entry=entry)
-
-
-def findings(dialog: Dialog) -> tuple[Finding, ...]:
-    """Every finding in file order, numbered from 1."""
-    found: list[Finding] = []
-    number = 0
-    for entry, kind, fields in _contributions(dialog):
-        number += kind == "FINDING"
-        if kind == "TASK":  # a submission ends what a daemon found in the one before
-            how, turn = "by the next submission", turn_number(entry.id)
-            gone = [f for f in found if f.by == SYSTEM and f.blocks and f.task == task_of(entry)]
-            found = [replace(f, resolved=how, resolved_in=turn) if f in gone else f for f in found]
-        elif not entry.counts:
-            continue
-        elif kind == "FINDING":
-            one = finding(fields, number, entry.by, turn_number(entry.id), entry.id)
-            found.append(replace(one, task=task_of(entry)))
-        elif kind == "RESOLVED" and fields and (match := _FIRST.fullmatch(fields[0])):
-            how, which = " | ".join(fields[1:]) or "resolved", match[1].lstrip("0")
-            for at, f in enumerate(found):
-                if str(f.number) == which and (f.by == entry.by or (f.by == SYSTEM and not f.blocks)):
-                    found[at] = replace(f, resolved=how, resolved_in=entry.number)
-    return tuple(found)
+    blocks = _word(severity) in REVIEW["FINDING"].blocks
+    return Finding(0, "", 0, severity, category, file, line, issue, suggestion, blocks=blocks)
 
 
 def score(dialog: Dialog) -> Score | None:
     """The score of the review: the mean of the five parts; None where nobody gave one, and in a build, task by task."""
     last: dict[str, Mapping[str, float]] = {}
-    for entry, kind, fields in _contributions(dialog) if not dialog.state.build else ():
-        if kind == "SCORE" and entry.counts and (parts := parts_of(fields)):
-            last[entry.by] = parts
+    for entry in dialog.entries if not dialog.state.build else ():
+        is_read = entry.is_turn and entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED)
+        for mark in entry.all("SCORE") if is_read else ():
+            if parts := parts_of(fields_of(mark)):
+                last[entry.by] = parts
     each = {name: [said[name] for said in last.values() if name in said] for name in PARTS}
     return Score({name: fmean(values) for name, values in each.items() if values}) if last else None
 
@@ -979,17 +944,6 @@ def total_of(text: str) -> float | None:
 def parts_of(fields: tuple[str, ...]) -> dict[str, float]:
     """The parts that one SCORE gives, 0 to 100; what it leaves out is missing."""
     return {name: float(value) for name, value in _scored(fields, dict.fromkeys(PARTS, 100)).items()}
-
-
-def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:
-    """Entry, kind and fields of each mark of a review, and the record of each submission."""
-    for entry in dialog.entries:
-        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-            continue
-        if entry.is_turn or (dialog.state.build and entry.by == SYSTEM):
-            for mark in entry.written:
-                if mark.name in REVIEW or (mark.name == "TASK" and submissions(entry)):
-                    yield entry, mark.name, fields_of(mark)
 
 
 def records_of_work(said: Said) -> tuple[Mark, ...]:

@@ -248,7 +248,7 @@ def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str
     if passed_up:
         yield "", "DEADLOCK", without_fields(passed_up)
     if tasks and not names:
-        what, task = tasks.due
+        what, task = tasks.due_of(USER)
         why = f"task {task.id}: {task.why}" if what is build.Due.STUCK and task is not None else ""
         why = build.unplanned(tasks) if what is build.Due.GOAL else why
         yield build.question(tasks) if named == (USER,) else "", "STOPPED" if why else "", f"error: {why}"
@@ -382,7 +382,7 @@ def _signed(dialog: Dialog, after: State, marks: Sequence[Mark]) -> Iterator[Mar
 def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> tuple[Mark, ...] | None:
     rules, board = dialog.header.rules, dialog.header.rules.board
     if rules.review and after.table.blocking:
-        open_ = ", ".join(str(number) for number, *_ in after.table.blocking)
+        open_ = ", ".join(str(one.number) for one in after.table.blocking)
         return (did_not_count(f"approval of {ref}", f"findings that block are open: {open_}"),)
     if board is not None and after.floor.contributed < board.minimum_contributions:
         why = f"an end needs {board.minimum_contributions} contributions, there are {after.floor.contributed}"
@@ -456,7 +456,7 @@ def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequen
     if choice is None:
         yield from build.undecided(task) if all(mark.name != QUESTION for mark in marks) else ()
         return
-    blocking = [number for number, _, about in after.table.blocking if about in (0, task.number)]
+    blocking = [one.number for one in after.table.blocking if one.task in (0, task.number)]
     why = build.objections(rules, task, marks, blocking, approves=choice.choice == APPROVE)
     evidence = f"by {me} in turn {dialog.state.number + 1}; tree {task.tree}; gate {task.gate}"
     reason = "; ".join(why) or choice.reason or "no reason given"

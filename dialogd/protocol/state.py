@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
-from dialogd.protocol.build import Tasks
+from dialogd.protocol.build import Finding, Tasks
 from dialogd.protocol.keys import Keys
 from dialogd.protocol.marks import (
     ACCOUNTS,
@@ -229,16 +229,19 @@ class Table:
     red_team: str = ""  # the proposal that the next turn is to argue against
     is_tested: bool = False  # such a turn was taken
     judged: tuple[tuple[str, str], ...] = ()  # the judge's answers so far: position, reason
-    findings: int = 0
-    blocking: tuple[
-        tuple[int, str, int], ...
-    ] = ()  # number, author and task of those that keep approvals from counting
+    findings: tuple[Finding, ...] = ()  # in file order, without those of withdrawn turns
+    raised: int = 0  # how many findings there were: no number is given again
     top: int = 0  # the highest number that a proposal had, also one of a withdrawn turn: no other gets it
 
     @property
     def next_ref(self) -> str:
         """The number that the next proposal gets: P1, P2 …"""
         return f"P{self.top + 1}"
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """The findings that keep approvals from counting."""
+        return tuple(one for one in self.findings if one.blocks)
 
     @property
     def vetoed(self) -> tuple[str, ...]:
@@ -333,7 +336,7 @@ class Table:
         return replace(
             self,
             deadlock=tuple(one for one in self.deadlock if one != who),
-            blocking=tuple(finding for finding in self.blocking if finding[1] != who),
+            findings=tuple(replace(one, blocks=one.blocks and one.by != who) for one in self.findings),
             judged=() if was_judge else self.judged,
         )
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from dialogd.protocol import build, marks
 from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
-from dialogd.protocol.build import Finding, findings
+from dialogd.protocol.build import Finding
 from dialogd.protocol.certificate import own_words
 from dialogd.protocol.marks import MARKS, prose, read_reply
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, Said
@@ -172,8 +172,8 @@ class EntryShown:
 
 def talk_of(dialog: Dialog) -> Talk:
     """What this dialog's entries are shown with."""
-    known = findings(dialog) if dialog.state.table.findings else ()
-    return Talk(context_of(dialog, cast(dialog).name), standings(dialog), known, dialog.state.build.rules)
+    found = dialog.state.table.findings
+    return Talk(context_of(dialog, cast(dialog).name), standings(dialog), found, dialog.state.build.rules)
 
 
 _INSTEAD = re.compile(r"Instead of ((?:P\d+(?:, )?)+):\n\n")
@@ -252,9 +252,7 @@ def _gravity(one: Finding) -> int:
 
 
 def _resolved(mark: Mark, talk: Talk) -> Finding:
-    number, *how = marks.fields_of(mark)
-    match = re.search(r"\d{1,6}", number)
-    own = int(match[0]) if match else 0
+    own, how = build.number_of(mark), marks.fields_of(mark)[1:]
     known = next((one for one in talk.findings if one.number == own), Finding(own, "", 0))
     return replace(known, resolved=" | ".join(how) or "resolved")
 
@@ -389,7 +387,7 @@ def version(entry: Entry, found: Sequence[Finding] = ()) -> str:
 def changed(dialog: Dialog) -> tuple[int, dict[str, str]]:
     """The first index considered, and by index the version of each entry not shown as its daemon wrote it."""
     first, raised = max(0, len(dialog.entries) - RECENT), dict[str, list[Finding]]()
-    for one in findings(dialog) if dialog.state.table.findings else ():
+    for one in dialog.state.table.findings:
         raised.setdefault(one.entry, []).append(one)
     found = ((at, version(entry, raised.get(entry.id, ()))) for at, entry in enumerate(dialog.entries[first:], first))
     return first, {str(at): word for at, word in found if word}

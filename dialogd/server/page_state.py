@@ -16,7 +16,7 @@ from dialogd.agent.loop import Agent
 from dialogd.backends.seats import start_again
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import build, lifecycle
-from dialogd.protocol.build import Due, Task, findings
+from dialogd.protocol.build import Due, Task
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import ANY, USER, Outcome
 from dialogd.protocol.rules import Build
@@ -393,7 +393,7 @@ _BUTTONS = {
 
 def acts_of(tasks: build.Tasks) -> list[dict[str, Any]]:
     """The buttons that answer what the build waits for; [] where it does not wait for the person."""
-    what, task = tasks.due
+    what, task = tasks.due_of(USER)
     named = {"tasks": task.id} if what is Due.STUCK and task is not None else {}
     return [
         {"label": label, "path": path, "body": {**body, **named}, "done": done}
@@ -507,7 +507,7 @@ def task_piece(dialog: Dialog, number: int, figures: Look, patches: Look) -> str
         task=row.task,
         diff=patches(row.task.base, row.task.commit) if row.task.commit else None,
         feedback=reviews[-1] if reviews else None,
-        found=[one for one in findings(dialog) if one.entry in entries],
+        found=[one for one in dialog.state.table.findings if one.entry in entries],
         criteria=rules.criteria,
         who=lambda one: names.get(one, one),
         visible=visible,

@@ -303,6 +303,15 @@ def failure(command: str, done: Done) -> DialogdError:
 _FULL = ("No space left on device", "Disk quota exceeded", "File too large", "unable to write", "Read-only file system")
 
 
+def _ran(folder: Path, environment: dict[str, str], *words: str, patience: float | None = 60.0) -> Done:
+    """A call of git in a folder, with nothing but these variables; None for as long as it takes."""
+    done = subprocess.run(
+        ["git", *words], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience,
+        check=False,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr.decode("utf-8", "backslashreplace"))
+
+
 _INSTALL = f"install git {OLDEST[0]}.{OLDEST[1]} or newer"
 
 
@@ -310,9 +319,7 @@ _INSTALL = f"install git {OLDEST[0]}.{OLDEST[1]} or newer"
 def _check_version() -> None:
     """Raises `NotInstalled` without a git that is new enough; asked once a process."""
     try:
-        said = subprocess.run(
-            ["git", "version"], env=_environment(), capture_output=True, timeout=60, check=False
-        ).stdout
+        said = _ran(Path("/"), _environment(), "version").out
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalled("git cannot be run", fix=_INSTALL) from error
     version = tuple(int(number) for number in re.findall(rb"\d+", said)[:2])
@@ -343,22 +350,19 @@ def checkout_at(repo: Path) -> Checkout:
         raise Refused(f"{shown(path)} has a line break in its name", fix="rename it: git cannot keep worktrees of it")
     trusted = [word for folder in persons("safe.directory") for word in ("-c", f"safe.directory={folder}")]
     asked = ("--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-toplevel")
-    done = subprocess.run(
-        ["git", *trusted, "rev-parse", "--path-format=absolute", *asked],
-        cwd=path, env=_environment(), capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    said, answers = done.stderr.decode("utf-8", "backslashreplace"), done.stdout.split(b"\n")[:-1]
-    if "not a git repository" in said:
+    done = _ran(path, _environment(), *trusted, "rev-parse", "--path-format=absolute", *asked)
+    answers = done.out.split(b"\n")[:-1]
+    if "not a git repository" in done.said:
         raise Refused(f"{shown(path)} is no git repository", fix=f"{choose}; `git init` and a commit make one")
-    if "dubious ownership" in said:
+    if "dubious ownership" in done.said:
         raise Refused(
             f"the repository {shown(path)} belongs to another user",
             fix="use a clone of your own; or trust it: git config --global --add safe.directory DIR",
         )
     if answers[:1] == [b"true"]:
         raise Refused(f"{shown(path)} is a bare repository", fix="name a checkout of it: git clone makes one")
-    if done.returncode or len(answers) != len(asked):
-        raise failure("rev-parse", Done(done.returncode, done.stdout, said))
+    if done.code or len(answers) != len(asked):
+        raise failure("rev-parse", done)
     _, git_dir, common, top = (Path(os.fsdecode(answer)) for answer in answers)
     if top.resolve() != path:
         raise Refused(f"{shown(path)} is a folder of the repository {shown(top)}", fix=f"name {shown(top)} itself")
@@ -379,8 +383,8 @@ def _asked(*words: str, git_dir: Path | None = None) -> tuple[str, str]:
     """What the person's git says and complains of; of a repository it knows the settings alone, and runs nothing."""
     own = _own("GIT_CONFIG_", "GIT_AUTHOR_", "GIT_COMMITTER_") | {"LC_ALL": "C"}
     own |= {"GIT_DIR": str(git_dir)} if git_dir else {}
-    done = subprocess.run(["git", *words], cwd="/", env=own, capture_output=True, timeout=60, check=False)
-    return os.fsdecode(done.stdout), done.stderr.decode("utf-8", "backslashreplace")
+    done = _ran(Path("/"), own, *words)
+    return os.fsdecode(done.out), done.said
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,9 +441,9 @@ def new_repository(folder: Path, files: Mapping[str, str]) -> None:
         ("add", "--all"),
         ("commit", "--quiet", "--message=Begin"),
     ):
-        done = subprocess.run(["git", *words], cwd=folder, env=_environment(), capture_output=True, check=False)
-        if done.returncode:
-            raise failure(words[0], Done(done.returncode, b"", done.stderr.decode("utf-8", "backslashreplace")))
+        done = _ran(folder, _environment(), *words)
+        if done.code:
+            raise failure(words[0], done)
 
 
 # -- What the person publishes ----------------------------------------------------------------------------------------
@@ -456,7 +460,6 @@ def remotes(repo: Path) -> dict[str, str]:
 
 def push(repo: Path, remote: str, branch: str) -> None:
     """Push a branch as the person would: by their own git, with their settings, keys and hooks."""
-    words = ["git", "push", "--", remote, f"refs/heads/{branch}:refs/heads/{branch}"]
-    done = subprocess.run(words, cwd=repo, env=_own(), capture_output=True, check=False)
-    if done.returncode:
-        raise failure("push", Done(done.returncode, b"", done.stderr.decode("utf-8", "backslashreplace")))
+    done = _ran(repo, _own(), "push", "--", remote, f"refs/heads/{branch}:refs/heads/{branch}", patience=None)
+    if done.code:
+        raise failure("push", done)

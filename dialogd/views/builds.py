@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.errors import DialogdError
 from dialogd.protocol import build
-from dialogd.protocol.build import Due, Finding, Task, Tasks, findings, listed
+from dialogd.protocol.build import Due, Finding, Task, Tasks, listed
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, place
 from dialogd.protocol.rules import Build
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, Table
 from dialogd.protocol.text import many, one_line
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class _Events:
 
     def __init__(self, dialog: Dialog, rules: Build, look: Look) -> None:
         self.dialog, self.rules, self.look = dialog, rules, look
-        self.findings = findings(dialog)
-        self.places = {entry.id: place for place, entry in enumerate(dialog.entries)}
+        self.table = Table()  # with the findings so far
         self.entry, self.turn, self.count = dialog.entries[0], 0, 0
         self.submitted: dict[int, str] = {}  # the entry of a task's last submission: its findings come after it
 
@@ -132,6 +131,7 @@ class _Events:
                 continue
             self.entry, self.turn, self.count = entry, entry.number or self.turn, 0
             before, tasks = tasks, build.folded(tasks, entry)
+            self.table = build.reviewed(self.table, entry) if entry.by != USER else self.table
             if not is_planned and entry.is_turn and entry.by == self.rules.moderator:
                 is_planned = True  # its first turn shows that it is there
                 yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")
@@ -269,16 +269,15 @@ class _Events:
 
     def reviewed(self, entry: Entry, task: Task, rest: list[str], *, is_approved: bool) -> Event:
         """A review: what it found, and the findings that the daemon added to the submission."""
-        start, end = self.places[self.submitted.get(task.number, entry.id)], self.places[entry.id]
-        known = [one for one in self.findings if self.places[one.entry] <= end]
-        found = [one for one in known if start < self.places[one.entry]]
+        since = place(self.submitted.get(task.number, entry.id))
+        found = [one for one in self.table.findings if since < place(one.entry)]
         score, points = build.total(self.rules, entry.marks), build.points(self.rules, entry.marks)
         why = "; ".join(part for part in rest if part and not part.startswith(("iteration ", "score ")))
         verdict = "approved" if is_approved else why or "not approved"
         return self.event(
             "PR_FEEDBACK", task, f"{f'{score} of 100' if score is not None else 'no score'}, {verdict}",
             score=score, approved=is_approved,
-            blocking_issues=[one.issue for one in known if one.blocks_after(entry.number)],
+            blocking_issues=[one.issue for one in self.table.blocking],
             suggestions=[one.suggestion for one in found if one.suggestion],
             feedback=[_feedback(one) for one in found],
             criteria_scores={name: points.get(name) for name in self.rules.criteria},

@@ -172,7 +172,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "agreed": asdict(plan.agreed) if plan.agreed else None,
         "on_the_table": asdict(plan.on_the_table) if plan.on_the_table else None,
         **{name: [i if isinstance(i, dict) else asdict(i) for i in items] for name, items in lists.items()},
-        "findings": [{**asdict(item), "blocks": item.blocks} for item in plan.findings],
+        "findings": [asdict(item) for item in plan.findings],
         "score": {"parts": dict(score.parts), "points": dict(score.points), "total": score.total} if score else None,
         "convergence": convergence(plan.dialog),
         "metrics": dict(plan.metrics),

@@ -649,7 +649,7 @@ class Plan:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of a review."""
-        return build.findings(self.dialog)
+        return self.dialog.state.table.findings
 
     @property
     def score(self) -> Score | None:

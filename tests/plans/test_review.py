@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dialogd.protocol.build import PARTS, findings, score
+from dialogd.protocol.build import PARTS, score
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from dialogd.views.documents import markdown
@@ -30,15 +30,15 @@ def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
         "[FINDING: minor | style | | | long lines]",
         "[FINDING: major | tests | test_login.py | | no test | write one | or two]",
     )
-    assert [(f.number, f.by, f.turn, f.severity) for f in findings(dialog)] == [
+    assert [(f.number, f.by, f.turn, f.severity) for f in dialog.state.table.findings] == [
         (1, "A", 2, "blocking"), (2, "A", 2, "minor"), (3, "B", 3, "major"),
     ]  # fmt: skip
-    first, second, third = findings(dialog)
+    first, second, third = dialog.state.table.findings
     assert (first.category, first.file, first.line, first.issue) == ("security", "login.py", "41", "compared with ==")
     assert first.suggestion == "compare_digest"
     assert (second.file, second.line, second.issue, second.suggestion) == ("", "", "long lines", "")
     assert third.suggestion == "write one | or two"
-    assert [f.blocks for f in findings(dialog)] == [True, False, False]
+    assert [f.blocks for f in dialog.state.table.findings] == [True, False, False]
 
 
 @cases(
@@ -47,6 +47,7 @@ def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
         ("[RESOLVED: 1 | seen]", 4),
         ("[RESOLVED: #1]", 4),
         ("[RESOLVED: 01 | seen]", 4),
+        ("[RESOLVED: 1 of 2 | seen]", 4),
         ("[RESOLVED: 2 | seen]", 0),
         ("[RESOLVED: 11 | seen]", 0),
         ("[RESOLVED: seen]", 0),
@@ -54,13 +55,13 @@ def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
     ],
 )
 def test_a_finding_is_resolved_by_its_number(mark: str, resolved_in: int) -> None:
-    (finding,) = findings(said("[FINDING: critical | security | a.py | 1 | x | y]", "Done.", mark))
+    (finding,) = said("[FINDING: critical | security | a.py | 1 | x | y]", "Done.", mark).state.table.findings
     assert (finding.resolved_in, finding.blocks) == (resolved_in, not resolved_in)
 
 
 def test_only_who_raised_a_finding_resolves_it() -> None:
     dialog = said("[FINDING: blocking | security | a.py | 1 | x | y]", "[RESOLVED: 1 | it is fine]")
-    assert [f.blocks for f in findings(dialog)] == [True]
+    assert [f.blocks for f in dialog.state.table.findings] == [True]
     assert "finding 1 blocks: x" in markdown(Plan(dialog)).partition("\n---\n")[0]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BackendError, Refused
-from dialogd.protocol.build import APPROVED, CONFIRMED, GREEN, MERGED, UNDER_WAY, Due, findings
+from dialogd.protocol.build import APPROVED, CONFIRMED, GREEN, MERGED, UNDER_WAY, Due
 from dialogd.protocol.certificate import faults
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import USER
@@ -83,7 +83,7 @@ def states(of: Room) -> list[str]:
 def is_due(of: Room) -> Due:
     rules = of.dialog.state.build.rules
     assert rules is not None
-    return of.dialog.state.build.due[0]
+    return of.dialog.state.build.steps[0].due
 
 
 def confirm(of: Room, words: str = "[TASK: all | confirmed]") -> Room:
@@ -111,7 +111,7 @@ def test_who_is_asked_although_the_build_waits_for_the_person_answers_them() -> 
 def test_a_finding_with_fields_left_out_is_a_severity_and_an_issue() -> None:
     build = room(no("P1", "[FINDING: blocker | a.py:4 | no test | add one]"))
     confirm(build)
-    (found,) = findings(build.dialog)
+    (found,) = build.dialog.state.table.findings
     assert (found.severity, found.file, found.issue) == ("blocker", "", "a.py:4 | no test | add one")
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dialogd import person
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import board, certificate, lifecycle
-from dialogd.protocol.build import findings
 from dialogd.protocol.certificate import answers
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
 from dialogd.protocol.fold import steps
@@ -160,8 +159,8 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
     replies(room, "A", "[FINDING: blocking | security | a.py | 3 | a hole | close it]")
     replies(room, "B", "[FINDING: blocking | security | b.py | 4 | another | close it]")
     after = does(room, person.strike, "2")
-    assert [(f.number, f.by) for f in findings(after)] == [(2, "B")]
-    assert after.state.table.blocking == ((2, "B", 0),)
+    assert [(f.number, f.by) for f in after.state.table.findings] == [(2, "B")]
+    assert after.state.table.blocking == after.state.table.findings
 
 
 # -- reasons --------------------------------------------------------------------------------------------------------

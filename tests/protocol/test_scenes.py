@@ -165,7 +165,7 @@ class Scene:
         assert rest in self.room.asked[-1][1]
 
     def see_due(self, rest: str) -> None:
-        what = self.room.dialog.state.build.due[0]
+        what = self.room.dialog.state.build.steps[0].due
         assert what is not None
         assert what.name == rest
 

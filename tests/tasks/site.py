@@ -182,7 +182,7 @@ class Site(Pair):
     def due(self) -> Due | None:
         """What is due; None without a dialog."""
         dialog = self.dialog()
-        return dialog.state.build.due[0] if dialog is not None else None
+        return dialog.state.build.steps[0].due if dialog is not None else None
 
     @property
     def calls(self) -> list[str]:

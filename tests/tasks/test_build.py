@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.protocol.build import APPROVED, Due, findings
+from dialogd.protocol.build import APPROVED, Due
 from dialogd.protocol.certificate import faults
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import Journals
@@ -243,7 +243,7 @@ def test_a_submission_that_changes_nothing_is_a_finding_that_blocks_and_no_appro
         assert [(task.state, task.iteration) for task in site.tasks] == [(APPROVED, 2), (APPROVED, 3)]
         dialog = site.dialog()
         assert dialog is not None
-        assert [one.resolved for one in findings(dialog) if one.severity == "blocking"] == [
+        assert [one.resolved for one in dialog.state.table.findings if one.severity == "blocking"] == [
             "by the next submission"
         ] * 2
 
