@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dialogd.backends.command import clean_environment, last_line
+from dialogd.backends.command import INSTALL, NO_PROGRAM, clean_environment, last_line
 from dialogd.backends.tools import PendingCall
 from dialogd.config import HOOKS, Settings
 from dialogd.errors import DialogdError
@@ -192,29 +192,21 @@ def command(name: str, line: str) -> Channel:
         environment[HOOK] = name
         found = shutil.which(target, path=environment.get("PATH", os.defpath))
         if found is None:
-            fix = "install it, make it executable (chmod +x), or give its full path; no shell is used"
-            raise DialogdError(f"command not found: {target!r}", fix=fix)
-        try:
-            child = Child([found, *words], alert.json, environment, None)
-        except OSError as error:
-            raise DialogdError(f"no process could be started: {error.strerror}", fix="look at `ulimit -a`") from error
-        problem, fix, size = "", "", 0
+            raise DialogdError(f"command not found: {target!r}", fix=INSTALL)
+        child, size = Child([found, *words], alert.json, environment, None), 0
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
                 while size <= OUTPUT_CAP and (chunk := await child.read()):
                     size += len(chunk)
         except TimeoutError:
-            problem, fix = f"took more than {COMMAND_SECONDS:g} s and was ended", "make it hand on what takes longer"
+            why = f"took more than {COMMAND_SECONDS:g} s and was ended"
+            raise DialogdError(why, fix="make it hand on what takes longer") from None
         finally:
             code = await child.end()
-        if not problem and child.errno is not None:
-            problem = f"cannot run {target!r}: {os.strerror(child.errno)}"
-            fix = "it must be a program, or a script whose first line names its interpreter (#!)"
-        elif not problem and code != 0:
-            problem = ": ".join(filter(None, (f"exited {code}", last_line(child.stderr))))
-            fix = "run it by hand with JSON on stdin"
-        if problem:
-            raise DialogdError(problem, fix=fix)
+        child.check(target, NO_PROGRAM)
+        if code != 0:
+            why = ": ".join(filter(None, (f"exited {code}", last_line(child.stderr))))
+            raise DialogdError(why, fix="run it by hand with JSON on stdin")
 
     return Channel(name, target, run)
 

@@ -21,7 +21,6 @@ from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line
-from dialogd.store.child import not_started
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
@@ -342,11 +341,8 @@ class ACP(Command):
         if self._warm is not None and not self._warm.wire.over:
             return self._warm
         await self.close()
-        program = self._program()
-        try:
-            self._warm = Warm([program, *self._words[1:]], self._environment, (self._project or Path()).absolute())
-        except OSError as error:
-            raise not_started(error, program) from error
+        words = [self._program(), *self._words[1:]]
+        self._warm = Warm(words, self._environment, (self._project or Path()).absolute())
         await self._warm.open()
         return self._warm
 

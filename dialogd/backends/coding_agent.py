@@ -26,7 +26,7 @@ from dialogd.backends.readonly_proof import KEY, NO_SHELL, Order, Proof, Run, St
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
-from dialogd.store.child import Child, not_started, too_greedy
+from dialogd.store.child import Child
 from dialogd.store.disk import read_json, write_json, write_over
 from dialogd.store.leftovers import note_made
 
@@ -444,10 +444,7 @@ class AgentCLI(Backend):
             code = await child.end()
             if home is not None:
                 self._give_back(home)
-        if child.errno is not None:
-            raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
-        if child.passed:
-            raise too_greedy(child, self.program)
+        child.check(self.program, "install it again")
         if child.is_flooded:
             fix = f"run `{self.program}` by hand, and see what it prints; or install another version"
             raise BackendError(f"{self.program} floods its output, and was ended", fix=fix, kind="garbled")
@@ -477,10 +474,7 @@ class AgentCLI(Backend):
                 read = [self.path.parent, run.folder, *run.way.workspace.seen]
                 command = run.way.workspace.confined(command, [home], read, pinned=pinned, cwd=folder)
                 environment |= {"TMPDIR": TEMPORARY, **(self.around(run, home) if run.way.shell else {})}
-        try:
-            return Messages(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
-        except OSError as error:
-            raise not_started(error, command[0]) from error
+        return Messages(command, run.text.encode("utf-8", "replace"), environment, folder, limits)
 
     def failed(self, message: str, status: int | None = None) -> BackendError:
         """The error for the CLI's message; a refused key is named, with the address it was sent to."""

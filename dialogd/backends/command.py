@@ -22,7 +22,7 @@ from typing import Any
 from dialogd.backends import Backend, Found, Options, Price, Request, Tool, Usage, parse_price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
-from dialogd.store.child import STDERR_TAIL, Child, Limits, not_started, too_greedy
+from dialogd.store.child import STDERR_TAIL, Child, Limits
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
 LARGEST = 16 * 1024 * 1024  # bytes of one message
@@ -105,16 +105,10 @@ class Command(Backend):
             folder = request.workspace.path
             environment["TMPDIR"], limits = "/tmp", limits_of(request.workspace.path)
         prompt = request.prompt().text.encode("utf-8", "replace")
-        try:
-            return Child(words, prompt, environment, folder, limits)
-        except OSError as error:
-            raise not_started(error, program) from error
+        return Child(words, prompt, environment, folder, limits)
 
     def _judge(self, child: Child, code: int, text: str) -> None:
-        if child.errno is not None:
-            raise BackendError(f"cannot run {self._words[0]!r}: {os.strerror(child.errno)}", fix=NO_PROGRAM)
-        if child.passed:
-            raise too_greedy(child, repr(self._words[0]))
+        child.check(self._words[0], NO_PROGRAM)
         said = last_line(child.stderr, self.secrets)
         if code != 0:
             raise BackendError(

@@ -348,8 +348,7 @@ async def _queue(session: Session, line: str) -> None:
         raise NotRunning(f"`codex queue` took over {QUEUE_SECONDS:g} s", fix="try it by hand") from None
     finally:
         code = await child.end()
-    if child.errno is not None:
-        raise OSError(child.errno, os.strerror(child.errno))
+    child.check("codex queue", "try it by hand")
     if code:
         raise NotRunning(f"the {session.title} took no message: {last_line(child.stderr)}", fix="is it still open?")
 

@@ -76,7 +76,7 @@ class Child:
     ) -> None:
         """Start `command` (its first word is a path); `stdin` None: `write` says what comes, and when.
 
-        Raises OSError when no process can be started.
+        Raises `BackendError` when no process can be started.
         """
         self.limits = limits
         self._control, theirs = socket.socketpair()
@@ -93,9 +93,13 @@ class Child:
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
             )
-        except BaseException:
+        except OSError as error:
             self._control.close()
-            raise
+            raise BackendError(
+                f"no process could be started: {error.strerror}: {error.filename or command[0]}",
+                fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
+                retryable=True,
+            ) from error
         finally:
             theirs.close()
         self._pipes = {name: getattr(self._process, name).fileno() for name in ("stdin", "stdout", "stderr")}
@@ -166,6 +170,16 @@ class Child:
         """Which of its limits it passed, in words, and was ended for it; "" for none."""
         return self.limits.told(self._said.decode()) if self.limits and self._said.isalpha() else ""
 
+    def check(self, program: str, fix: str) -> None:
+        """Raise `BackendError` for a command that could not be run (`fix` says what to do), or took too much."""
+        if self.errno is not None:
+            raise BackendError(f"cannot run {program!r}: {os.strerror(self.errno)}", fix=fix)
+        if self.passed:
+            raise BackendError(
+                f"{program!r} was ended: {self.passed}",
+                fix="look at what it left in its worktree, and ask again with `dialogd retry`",
+            )
+
     def _guard_is_gone(self) -> bool:
         try:
             said = self._control.recv(64)
@@ -224,21 +238,6 @@ class Child:
                 loop.remove_reader(each)
             if fd is not None:
                 loop.remove_writer(fd)
-
-
-def too_greedy(child: Child, program: str) -> BackendError:
-    return BackendError(
-        f"{program} was ended: {child.passed}",
-        fix="look at what it left in its worktree, and ask again with `dialogd retry`",
-    )
-
-
-def not_started(error: OSError, program: str) -> BackendError:
-    return BackendError(
-        f"no process could be started: {error.strerror}: {error.filename or program}",
-        fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
-        retryable=True,
-    )
 
 
 def _size(count: int) -> str:

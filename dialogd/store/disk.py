@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -26,15 +27,11 @@ if TYPE_CHECKING:
 
 def flush(fd: int) -> None:
     """Make a file's bytes durable; F_FULLFSYNC where the system has it (macOS: fsync stops at the drive's cache)."""
-    try:
-        import fcntl
-
-        full = getattr(fcntl, "F_FULLFSYNC", None)
-        if full is not None:
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with suppress(OSError):  # not every file system takes it; plain fsync is what is left
             fcntl.fcntl(fd, full)
             return
-    except OSError:
-        pass  # not every file system takes it; plain fsync is what is left
     os.fsync(fd)
 
 
@@ -82,9 +79,7 @@ def write_over(data: bytes, target: Path, *, durable: bool = True) -> None:
     part = target.with_name(f".{target.name}.{os.getpid()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
         if durable:
             flush(fd)
         part.replace(target)
@@ -93,6 +88,13 @@ def write_over(data: bytes, target: Path, *, durable: bool = True) -> None:
         part.unlink(missing_ok=True)
     if durable:
         flush_folder(target.parent)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it where the file stands."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def pread(fd: int, size: int, at: int) -> bytes:

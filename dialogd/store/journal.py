@@ -22,7 +22,7 @@ from typing import Any
 from dialogd.errors import StorageError, UnsafeFile
 from dialogd.protocol.model import USER, Entry, digest
 from dialogd.protocol.state import Dialog
-from dialogd.store.disk import MOVE, KeptFile, flush, flush_folder, make_folder, pread, why, write_once
+from dialogd.store.disk import MOVE, KeptFile, flush, flush_folder, make_folder, pread, why, write_all, write_once
 
 DROPPED = "dropped.md"  # the text of turns whose journals were set aside
 PERSON = "person"  # the journal of what command line and HTTP write for the person
@@ -188,10 +188,8 @@ class Journal:
         except FileNotFoundError:
             make_folder(self.path.parent)
             self._open(_OPEN)
-        fd, view = self._file.fd, memoryview(line)
-        while view:
-            view = view[os.write(fd, view) :]
-        self._flush(fd if durable else None, folder=self._file.is_new)
+        write_all(self._file.fd, line)
+        self._flush(self._file.fd if durable else None, folder=self._file.is_new)
 
     def _open(self, flags: int) -> os.stat_result:
         try:
@@ -450,11 +448,7 @@ class Journals:
         folders = (self.folder, *self.folder.glob("aside/*"))
         found = (one for folder in folders for one in Journals(folder).all() if writer in ("", one.writer))
         records = (record for journal in found for record in journal.records())
-        return {
-            chain_of(str(record["entry"]).encode("utf-8", "surrogatepass"))
-            for record in records
-            if record["kind"] == "intent"
-        }
+        return {chain_of(_bytes(record["entry"])) for record in records if record["kind"] == "intent"}
 
     def elsewhere(self, chains: set[str]) -> Path | None:
         """The folder of another dialog file whose journals know one of these entries."""

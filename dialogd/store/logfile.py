@@ -32,6 +32,7 @@ from dialogd.store.disk import (
     make_folder,
     pread,
     why,
+    write_all,
     write_once,
     write_over,
 )
@@ -272,10 +273,8 @@ class LogFile:
         return True
 
     def _write(self, fd: int, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, data)
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {why(error)}", fix=fix(error)) from error
         try:

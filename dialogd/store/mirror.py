@@ -30,7 +30,7 @@ from dialogd.protocol.keys import SOMEBODY, Keys, misuse, spoken
 from dialogd.protocol.model import SYSTEM, USER, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store import signing
-from dialogd.store.disk import distrust, fix, flush, make_folder, read_json, why, write_once, write_over
+from dialogd.store.disk import distrust, fix, flush, make_folder, read_json, why, write_all, write_once, write_over
 from dialogd.store.engine import NOTHING, Differs, Engine, EngineAway, Place, Row, SeatTaken, open_engine, public
 from dialogd.store.logfile import LARGEST
 
@@ -438,8 +438,7 @@ class Mirror:
             make_folder(self.file.attachments)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                while line:
-                    line = line[os.write(fd, line) :]
+                write_all(fd, line)
                 flush(fd)
                 size = os.fstat(fd).st_size
             finally:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.command import BWRAP, ESCAPE_SEQUENCE, clean_environment, confined, homes, limits_of, missing
-from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
+from dialogd.errors import BackendError, BadInput, DialogdError, NotInstalled, StorageError
 from dialogd.protocol.build import GateResult, command_of
 from dialogd.protocol.model import Condition
 from dialogd.protocol.rules import Build
@@ -297,9 +297,8 @@ def _start(
     environment |= {} if as_person else {"TMPDIR": "/tmp"}
     try:
         return Child(words, b"", environment, export, limits or limits_of(export))
-    except OSError as error:
-        fix = "look at the limits of this machine (`ulimit -a`)"
-        raise DialogdError(f"the gate could not be started: {why(error)}", fix=fix) from error
+    except BackendError as error:
+        raise DialogdError(f"the gate could not be started: {error}", fix=error.fix) from error
 
 
 def _told(data: bytes) -> str:
