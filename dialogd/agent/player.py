@@ -16,11 +16,8 @@ from dialogd.backends import (
     NOTHING,
     SHELLS,
     WITH_TOOLS,
-    WRITING,
     Backend,
     Options,
-    Prepared,
-    Writer,
     auto,
     kind_of,
     load_backend,
@@ -50,15 +47,9 @@ async def prepare(played: Player, dialog: Dialog | None, me: str = "") -> None:
     Raises `BackendError` for a backend that cannot prove it, `BadInput` for an unknown price.
     """
     backend = played.backend
-    if isinstance(backend, Prepared):
-        await backend.prepare()
+    await backend.prepare()
     build = dialog.state.build.rules if dialog is not None else None
     if build is not None and me in build.leads:
-        if not isinstance(backend, Writer):
-            raise BadInput(
-                f"{me} leads a build, and {backend.name} cannot work in a worktree",
-                fix=f"start it with --backend {', '.join(sorted(WRITING))}",
-            )
         await backend.prepare_to_write()
     in_header = dialog is not None and dialog.state.limits.budget is not None
     if not is_priced(backend) and (in_header or played.behavior.budget is not None):

@@ -302,22 +302,16 @@ class Backend(Protocol):
 
     def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery | NextRequest, None]: ...
 
+    async def prepare(self) -> None:
+        """Prove what it has to before its first call: usually nothing. Raises `BackendError` when it cannot."""
+
+    async def prepare_to_write(self) -> None:
+        """Prove that it writes in a workspace and nowhere else. Raises `BackendError` (`unsafe`) when it cannot."""
+        fix = f"start it with --backend {', '.join(sorted(WRITING))}"
+        raise BadInput(f"who leads a build works in a worktree, and {self.name} cannot", fix=fix)
+
     async def close(self) -> None:
         """Give back what is kept between replies: usually nothing."""
-
-
-@runtime_checkable
-class Prepared(Protocol):
-    """A backend that has to prove something before its first call; `prepare` raises `BackendError` when it cannot."""
-
-    async def prepare(self) -> None: ...
-
-
-@runtime_checkable
-class Writer(Protocol):
-    """A backend in `WRITING`: `prepare_to_write` raises `BackendError` (`unsafe`) when it proves no such thing."""
-
-    async def prepare_to_write(self) -> None: ...
 
 
 def kind_of(name: str) -> Kind:

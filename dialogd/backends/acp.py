@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
 from dialogd.backends.coding_agent import Checkpoint, checkpoint, counts, ended, failed, plan, table
-from dialogd.backends.command import INSTALL, NO_PROGRAM, Command, Messages, last_line, split_command
+from dialogd.backends.command import INSTALL, NO_PROGRAM, Command, Messages, last_line
 from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
@@ -254,7 +254,7 @@ class ACP(Command):
             return Found(False, f"no package {PACKAGE}", pays, fix=INSTALL_ACP)
         if not variant.strip():
             return Found(False, "no agent named", pays, fix="name one: `acp:gemini --acp`")
-        program = split_command(variant, ACP)[0]
+        program = ACP.split(variant)[0]
         if shutil.which(program, path=variables.get("PATH", os.defpath)) is None:
             return Found(False, f"no {program} on PATH", pays, fix=INSTALL)
         return Found(True, f"{program} on PATH; starts with --trust-project only", pays, metadata.version(PACKAGE))

@@ -19,7 +19,7 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from dialogd.backends import BACKENDS, FREE, Found, NextRequest, Options, Price, Request, Tool, Usage, price_of
+from dialogd.backends import BACKENDS, FREE, Backend, Found, NextRequest, Options, Price, Request, Tool, Usage, price_of
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
@@ -436,7 +436,7 @@ class Thoughts:
         return self._reply.add(text)
 
 
-class API:
+class API(Backend):
     """A model API as a backend: one streamed reply per turn, of several requests where the model calls tools."""
 
     sdk: ClassVar[tuple[str, str, str]]  # the package, its client, its error; it is imported with the first call

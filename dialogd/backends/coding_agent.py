@@ -23,6 +23,7 @@ from dialogd.backends.apis import SHORTER, TOO_LONG
 from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
 from dialogd.backends.parts import Part, Prompt, tokens_of
 from dialogd.backends.readonly_proof import KEY, NO_SHELL, Order, Proof, Run, Stage, Way, prove
+from dialogd.backends.sessions import UUID
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
@@ -173,6 +174,7 @@ class AgentCLI(Backend):
     at_home: ClassVar[bool] = True  # False: it has a folder of its own for them, to which a login is lent
     logins: ClassVar[tuple[str, ...]] = ()  # the files there that hold a login
     settings_files: ClassVar[tuple[str, ...]] = ()  # and those by which something would run in the person's session
+    session_files: ClassVar[str] = ""  # where it keeps each session there, as a pattern for its id
     log_in: ClassVar[str] = ""
     lost: ClassVar[str] = ""  # what it says, as an expression, when a session is not there
     longest: ClassVar[int] = 1_000_000  # characters that a prompt may have
@@ -258,7 +260,8 @@ class AgentCLI(Backend):
 
     def session_file(self, session: str) -> Path | None:
         """The file in the person's home in which it keeps a session; None where it keeps none there."""
-        return None
+        is_one = self.session_files and UUID.fullmatch(session)
+        return next(self.persons.glob(self.session_files.format(session)), None) if is_one else None
 
     def joined(self) -> str:
         """The session of the person's to go on from, "" for none."""

@@ -18,6 +18,7 @@ from dialogd.backends import Options, Usage
 from dialogd.backends.coding_agent import INTRO, TEMPORARY, AgentCLI, Event, Output, counts, ended, since, table
 from dialogd.backends.command import clean_environment, confined, homes
 from dialogd.backends.readonly_proof import Run
+from dialogd.backends.sessions import UUID
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json
@@ -28,7 +29,6 @@ CLAUDE_READS = "Read,Grep,Glob"
 CLAUDE_SHELLS = "shell-snapshots"  # below its home: what each of its commands reads first
 LENT = ("oauthAccount", "primaryApiKey")  # of its settings, what belongs to a login
 _DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a session's file
-_SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CLAUDE_FIGURES = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _CLAUDE_ENDS = {  # why a run ended, in the words of `ended`
     "error_max_budget_usd": "limit", "budget_exhausted": "limit", "refusal": "refusal", "max_tokens": "cut",
@@ -94,6 +94,7 @@ class ClaudeCode(AgentCLI):
     own = ("CLAUDE_CONFIG_DIR", "CLAUDE_CODE_OAUTH_TOKEN")
     keeps = ("CLAUDE_CONFIG_DIR", "", ".claude")
     logins = (".credentials.json",)
+    session_files = "projects/*/{}.jsonl"
     settings_files = ("settings.json", "settings.local.json", "CLAUDE.md", ".claude.json", "hooks/x", "agents/x.md")
     log_in = "run `claude` once and type /login, or set ANTHROPIC_API_KEY"
     lost = "No conversation found"
@@ -167,16 +168,12 @@ class ClaudeCode(AgentCLI):
         folder = cls.folder(environment)
         return table(read_json((folder if environment.get("CLAUDE_CONFIG_DIR") else folder.parent) / ".claude.json"))
 
-    def session_file(self, session: str) -> Path | None:
-        is_one = _SESSION.fullmatch(session)
-        return next(self.persons.glob(f"projects/*/{session}.jsonl"), None) if is_one else None
-
     def joined(self) -> str:
         """The person's session; for `last` the newest one of the project that is no dialog's."""
         if self.options.resume != "last":
             return self.options.resume
         sessions = self.persons / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(self.project))
-        found = [path for path in sessions.glob("*.jsonl") if _SESSION.fullmatch(path.stem)]
+        found = [path for path in sessions.glob("*.jsonl") if UUID.fullmatch(path.stem)]
         newest = sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
         last = next((path.stem for path in newest if _DIALOG not in path.read_bytes()), "")
         if not last:
@@ -247,6 +244,7 @@ class Codex(AgentCLI):
     own = ("CODEX_HOME",)
     keeps = ("CODEX_HOME", "", ".codex")
     logins = ("auth.json",)
+    session_files = "sessions/*/*/*/rollout-*-{}.jsonl"
     settings_files = ("config.toml", "hooks.json", "AGENTS.md", "rules/default.rules", "skills/x/SKILL.md")
     log_in = "run `codex login`, or set OPENAI_API_KEY"
     lost = r"thread/(fork|resume) failed|no rollout found"
@@ -331,10 +329,6 @@ class Codex(AgentCLI):
         if kept.get("tokens"):
             return "logged in with ChatGPT"
         return "logged in with a key" if kept.get("OPENAI_API_KEY") else ""
-
-    def session_file(self, session: str) -> Path | None:
-        is_one = re.fullmatch(r"[0-9a-f-]{36}", session)
-        return next(self.persons.glob(f"sessions/*/*/*/rollout-*-{session}.jsonl"), None) if is_one else None
 
     def bait(self, marker: Path) -> Mapping[str, str]:
         """A server, as a project may contain one."""

@@ -48,7 +48,7 @@ class Command(Backend):
         self.model = ""
         self.secrets = options.secrets
         self.price: Price | None = parse_price(options.price) if options.price else None
-        self._words = split_command(options.command, type(self))
+        self._words = self.split(options.command)
         self._project = options.project
         self._environment = {**clean_environment(os.environ), **options.environment}
         self._path = self._environment.get("PATH", os.defpath)
@@ -60,6 +60,18 @@ class Command(Backend):
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
         return Found(True, "any program: prompt on stdin, reply on stdout", pays="whoever the command bills")
+
+    @classmethod
+    def split(cls, command: str) -> list[str]:
+        """The words of a command line for this backend. Raises `BadInput` for one that names no program."""
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            why = f"the command {command!r} cannot be split into words: {error}"
+            raise BadInput(why, fix="close every quote; a quote of its own is written \\' or \\\"") from error
+        if not words or not words[0] or "\0" in command:
+            raise BadInput(f"the {cls.name} backend has no command to run", fix=cls.give_one)
+        return words
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Stream what the command prints. Raises `BackendError` for everything else than text and exit code 0."""
@@ -151,18 +163,6 @@ def last_line(stderr: bytes, secrets: Sequence[str] = ()) -> str:
     text = redact(text, secrets)[0]
     lines = (" ".join("".join(c if c.isprintable() else " " for c in line).split()) for line in text.split("\n"))
     return next((line[:ERROR_LINE] for line in reversed(list(lines)) if line), "")
-
-
-def split_command(command: str, backend: type[Command]) -> list[str]:
-    """The words of a command line for this backend. Raises `BadInput` for one that names no program."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        why = f"the command {command!r} cannot be split into words: {error}"
-        raise BadInput(why, fix="close every quote; a quote of its own is written \\' or \\\"") from error
-    if not words or not words[0] or "\0" in command:
-        raise BadInput(f"the {backend.name} backend has no command to run", fix=backend.give_one)
-    return words
 
 
 class Messages(Child):

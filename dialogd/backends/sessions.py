@@ -44,7 +44,7 @@ QUEUE_SECONDS = 20.0
 TOKENS = ("CLAUDE_CODE_MESSAGING_", "CODEX_THREAD_ID", "CODEX_SESSION_ID")
 
 _BUSY = {"busy": "busy", "shell": "busy", "idle": "idle", "waiting": "waiting"}
-_THREAD = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PEERCRED, _LOCAL_PEERCRED, _LOCAL_PEERPID = 17, 1, 2  # SO_PEERCRED of Linux; macOS
 _ANEW = "start that session anew"
 
@@ -118,7 +118,7 @@ def session_here(variables: Mapping[str, str]) -> Session | None:
 def of_key(key: str) -> Session | None:
     """The open session of that key, None when it is gone. Raises `BadInput` for no key, and `UnsafeFile`."""
     program, _, rest = key.partition(":")
-    if program == CODEX and _THREAD.fullmatch(rest):
+    if program == CODEX and UUID.fullmatch(rest):
         return next((one for _, one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
     if program != CLAUDE or not (found := re.fullmatch(r"([0-9]{1,20}):.+", rest)):
         raise BadInput(f"{key[:80]!r} names no session", fix="dialogd live sessions --json lists their keys")
@@ -288,7 +288,7 @@ def _threads(process: psutil.Process) -> dict[str, Path]:
     locks = _folder("CODEX_HOME", ".codex") / "thread-writer-locks"
     files = (Path(opened.path) for opened in process.open_files())
     found = (path for path in files if path.parent == locks and path.suffix == ".lock")
-    return {path.stem: path for path in found if _THREAD.fullmatch(path.stem)}
+    return {path.stem: path for path in found if UUID.fullmatch(path.stem)}
 
 
 def _codex_session(process: psutil.Process, thread: str, lock: Path) -> Session | None:

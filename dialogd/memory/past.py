@@ -21,14 +21,14 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, turn_number
 from dialogd.protocol.state import Dialog, total
 from dialogd.protocol.text import Zone, clean, dollars, escape, moment_of, one_line, redact
-from dialogd.store.disk import distrust
+from dialogd.store.disk import KeptFile, pread
+from dialogd.store.logfile import LARGEST
 from dialogd.views.flow import TIMES, moment
 from dialogd.views.markup import BACKSLASHED, inline, quoted
 from dialogd.views.plan import Plan, Signed, without_marks
 from dialogd.views.words import METHODS, SMALL, Context, worded
 
 WORKED, FAILED = "worked", "failed"
-LARGEST = 64 * 1024 * 1024  # bytes of a file that is read
 TOPIC = 300  # characters
 NAME_LENGTH = 100  # characters of an agent's name
 GIST = 240  # characters of a decided text
@@ -169,13 +169,11 @@ class PastDecision:
 
 def read_dialog(path: Path) -> Dialog:
     """The dialog in a file of one's own. Raises `DialogdError` for one that is none, `OSError`."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        problem = distrust(status)
-        if problem is not None or status.st_size > LARGEST:
-            raise OSError(f"{path} {problem[0] if problem else f'is larger than {LARGEST:,} bytes'}")
-        return parse(file.read(LARGEST))
+    file = KeptFile(path)
+    size = file.open(os.O_RDONLY).st_size
+    if size > LARGEST:
+        raise OSError(f"{path} is larger than {LARGEST:,} bytes")
+    return parse(pread(file.fd, size, 0))
 
 
 class Facts(NamedTuple):

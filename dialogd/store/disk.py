@@ -156,6 +156,11 @@ class KeptFile:
             if not flags & os.O_CREAT:
                 raise
             fd, self.is_new = os.open(self.path, flags | mode, 0o600), True
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            fix = self._advice or FIXES[errno.ELOOP]
+            raise UnsafeFile(f"{self._called}{self.path} is a symlink", fix=fix) from error
         status = os.fstat(fd)
         problem = distrust(status)
         if problem:

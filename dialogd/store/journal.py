@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dialogd.errors import StorageError, UnsafeFile
+from dialogd.errors import StorageError
 from dialogd.protocol.model import USER, Entry, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import MOVE, KeptFile, flush, flush_folder, make_folder, pread, why, write_all, write_once
@@ -184,20 +184,12 @@ class Journal:
     def _append(self, line: bytes, *, durable: bool) -> None:
         """Write a line behind all others. Raises `UnsafeFile`, `OSError`, `StorageError`."""
         try:
-            self._open(_OPEN)
+            self._file.open(_OPEN)
         except FileNotFoundError:
             make_folder(self.path.parent)
-            self._open(_OPEN)
+            self._file.open(_OPEN)
         write_all(self._file.fd, line)
         self._flush(self._file.fd if durable else None, folder=self._file.is_new)
-
-    def _open(self, flags: int) -> os.stat_result:
-        try:
-            return self._file.open(flags)
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            raise UnsafeFile(f"the journal {self.path} is a symlink", fix=MOVE) from error
 
     def _is_next(self, size: int) -> bool:
         """True when what was just written stands right behind all that is known: then it need not be read."""
@@ -220,7 +212,7 @@ class Journal:
         """Make durable what was recorded without that. Raises `StorageError`."""
         with self._mutex:
             try:
-                self._open(os.O_RDWR | os.O_APPEND)
+                self._file.open(os.O_RDWR | os.O_APPEND)
             except FileNotFoundError:
                 return  # set aside meanwhile, with the dialog that it belongs to
             except OSError as error:
@@ -281,7 +273,7 @@ class Journal:
     def _lines(self) -> list[bytes]:
         with self._mutex:
             try:
-                size = self._open(os.O_RDONLY).st_size
+                size = self._file.open(os.O_RDONLY).st_size
             except FileNotFoundError:
                 return []
             return pread(self._file.fd, size, 0).split(b"\n")
@@ -317,7 +309,7 @@ class Journal:
         """What all records come to; reads only what others have written since the last time."""
         with self._mutex:
             try:
-                status = self._open(os.O_RDONLY)
+                status = self._file.open(os.O_RDONLY)
             except FileNotFoundError:
                 self._begin(0)
                 return self._tally

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from dialogd.store.child import GUARD
 from dialogd.store.disk import StateDir
-from dialogd.store.registry import Running, entries, registered
+from dialogd.store.registry import Running, entries, process_started, registered
 
 if TYPE_CHECKING:
     import psutil
@@ -202,15 +202,8 @@ def _end(pid: int, created: float) -> bool:
 
 def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Those that still run after `GUARD_SECONDS`; zombies do not count, for psutil does not wait for them."""
-    import psutil
-
-    def is_over(process: psutil.Process) -> bool:
-        try:
-            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
-
-    deadline = time.monotonic() + GUARD_SECONDS
-    while (left := [process for process in processes if not is_over(process)]) and time.monotonic() < deadline:
+    deadline, left = time.monotonic() + GUARD_SECONDS, [*processes]
+    while left and time.monotonic() < deadline:
         time.sleep(0.01)
+        left = [one for one in left if one.is_running() and process_started(one.pid) is not None]
     return left

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends import BOXED, WRITING, Options, Request, Workspace, Writer, writers
+from dialogd.backends import BOXED, WRITING, Backend, Options, Request, Workspace, writers
 from dialogd.backends.coding_agent import GOES_ON, AgentCLI
 from dialogd.backends.command import Command, missing
 from dialogd.backends.readonly_proof import NO_SHELL, Run, prove
@@ -114,7 +114,8 @@ class TestProof:
         classes = {name: class_of(kind) for name, kind in BACKENDS.items() if name != "acp"}
         able = {name for name, made in classes.items() if issubclass(made, AgentCLI) or made is Command}
         assert able == WRITING
-        assert all(issubclass(classes[name], Writer) for name in able)
+        proving = {name for name, made in classes.items() if made.prepare_to_write is not Backend.prepare_to_write}
+        assert proving == able | {"rehearsal"}
         assert {name for name in able if not getattr(classes[name], "writes", False)} == BOXED
         assert not [name for name, why in writers().items() if bool(why) == (name in able) and not missing()]
 
