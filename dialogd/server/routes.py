@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -103,14 +104,11 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
 
     health = Health(agent, port)
 
-    async def write(work: Callable[[], Dialog], starts: bool = True) -> wire.Done:
-        return await _act(agent, work, starts=starts)
-
     def add_page() -> None:
         from dialogd.server.page import page_routes
         from dialogd.server.page_state import build_routes
 
-        build_routes(app, agent, write)
+        build_routes(app, agent, partial(_act, agent))
         page_routes(app, agent, health, state)
 
     wire.handle_errors(app)
@@ -353,7 +351,7 @@ def _waiting(agent: Agent) -> wire.Waiting | None:
 # -- What the person does: each writes one entry of theirs and tells everybody ----------------------------------------
 
 
-async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool) -> wire.Done:
+async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:
     """Write the person's action into the file, and notify everybody; with `starts` it starts the dialog."""
     dialog = await agent.on_disk(carried(work))
     if starts:

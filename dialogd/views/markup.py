@@ -109,12 +109,10 @@ LARGEST = 200_000  # characters of one text that are rendered; what follows is s
 MOST_SIGNS = 10_000  # likewise, ends of lines included: signs are what takes time, and an essay has few
 MOST_CELLS = 20_000  # of a text's tables: a row of two characters may stand for hundreds
 
-_TAGS = frozenset(
-    {
-        "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre",
-        "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
-    }
-)  # fmt: skip
+_TAGS = {
+    "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre",
+    "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
+}  # fmt: skip
 _ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}}
 _SCHEMES = {"http", "https", "mailto"}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.I)
@@ -163,8 +161,8 @@ def _reduced(rendered: str) -> str:
 
     return nh3.clean(
         rendered,
-        tags=set(_TAGS),
-        attributes={tag: set(names) for tag, names in _ATTRIBUTES.items()},
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
         url_schemes=_SCHEMES,
         link_rel="noopener noreferrer nofollow",
     )
