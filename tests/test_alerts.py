@@ -38,10 +38,10 @@ from dialogd.alerts import (
 from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
-from dialogd.protocol.text import clock_at
 from dialogd.store.registry import HOOK
 from tests.server.daemon_process import Room, send
 from tests.support.pair import a_second
+from tests.support.paper import clock_at
 from tests.support.room import Room as Paper
 from tests.support.room import opening
 

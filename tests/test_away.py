@@ -14,16 +14,16 @@ from dialogd.errors import BadInput
 from dialogd.memory import past as values
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Draft
-from dialogd.protocol.text import clock_at
 from dialogd.store.logfile import Addition
 from dialogd.views.flow import after, as_text, away, last_word, since_turn
 from tests.protocol.test_questions import berlin
 from tests.support.cases import cases
-from tests.support.paper import Paper
+from tests.support.paper import Paper, clock_at
 from tests.support.room import Room, opening
 
 VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'
 NOW = "2026-11-21T21:30:00+01:00"  # an hour and a half after a room's beginning
+HERE = clock_at(timezone(timedelta(hours=1)))
 
 
 def three(*lines: tuple[str, str]) -> Room:
@@ -182,20 +182,20 @@ WHEN = {
 
 
 def test_since_is_a_turn_or_a_time(voted: Room) -> None:
-    assert {words: since_turn(voted.dialog, words, NOW) for words in WHEN} == WHEN
+    assert {words: since_turn(voted.dialog, words, NOW, HERE) for words in WHEN} == WHEN
 
 
 @cases("words", ["", "soon", "-3", "2 parsecs", "99999999999w", "2026-13-40", "7.5"])
 def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
     with pytest.raises(BadInput) as refused:
-        since_turn(voted.dialog, words, NOW)
+        since_turn(voted.dialog, words, NOW, HERE)
     assert "2h" in refused.value.fix
 
 
 @cases("words", ["soon", "7", "turn 7", "2026-13-40", "0001-01-01", "9999-12-31T23:00-05:00"])
 def test_a_search_refuses_what_is_no_time(words: str) -> None:
     with pytest.raises(BadInput, match="is no time"):
-        values.since(words, datetime.fromisoformat(NOW), clock_at(timezone(timedelta(hours=1))))
+        values.since(words, datetime.fromisoformat(NOW), HERE)
 
 
 def test_a_search_reads_the_times_that_a_digest_reads() -> None:

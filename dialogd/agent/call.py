@@ -366,7 +366,6 @@ class Call:
     began: float = field(default_factory=time.monotonic)
     parts: list[str] = field(default_factory=list)
     bill: Bill = field(default_factory=Bill)
-    attempt: int = 1
     redacted: int = 0
 
     def __post_init__(self) -> None:
@@ -391,17 +390,16 @@ class Call:
         request = replace(request, until=self.began + deadline)
         try:
             async with asyncio.timeout(max(0.0, deadline - self.seconds)):
-                for left in reversed(range(ATTEMPTS)):
+                for attempt in range(1, ATTEMPTS + 1):
                     try:
                         text, found = redact(await self._attempt(request, on or Callbacks()), self.secrets)
                         self.redacted += found
                         return text
                     except BackendError as error:
-                        wait = error.retry_after or self._wait()
+                        wait = error.retry_after or self._wait(attempt)
                         is_too_long = self.seconds + wait >= deadline
-                        if not (error.retryable and left and self.affords(request)) or is_too_long:
+                        if not (error.retryable and attempt < ATTEMPTS and self.affords(request)) or is_too_long:
                             raise self._safe(error, error.retry_after if is_too_long else None) from error
-                        self.attempt += 1
                         await asyncio.sleep(wait)
         except TimeoutError:
             raise BackendError(
@@ -423,9 +421,9 @@ class Call:
         usd = self.backend.price.usd(tokens, 0) if self.backend.price else 0.0
         return (left.allowance is None or usd <= left.allowance) and (left.tokens is None or tokens <= left.tokens)
 
-    def _wait(self) -> float:
+    def _wait(self, attempt: int) -> float:
         """Two to ten seconds by default, doubling, with jitter so that agents do not retry together."""
-        base = self.retry_wait * 2.0 ** (self.attempt - 1) * random.uniform(1.0, 1.5)
+        base = self.retry_wait * 2.0 ** (attempt - 1) * random.uniform(1.0, 1.5)
         return float(min(base, max(LONGEST_WAIT, self.retry_wait)))
 
     async def _attempt(self, request: Request, on: Callbacks) -> str:

@@ -21,7 +21,7 @@ from dialogd.agent.call import Bill
 from dialogd.errors import NotRunning
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
 from dialogd.protocol.lifecycle import budget
-from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.model import Condition, Entry, turn_number
 from dialogd.protocol.state import Dialog, Spent, account, payer, total
 from dialogd.protocol.text import redact
 from dialogd.store.disk import log_at
@@ -482,8 +482,7 @@ class Reporter:
             self.hub.publish("turn", partial(_told, entry))
         else:
             self.hub.publish("note", **_told(entry))
-        stands_in = entry.id.partition(".")[0]
-        turn = int(stands_in) if stands_in.isdigit() else entry.number
+        turn = turn_number(entry.id)
         for mark in entry.marks:
             what = {"name": mark.name, "ref": mark.ref, "value": mark.value}
             self.hub.publish("mark", entry=entry.id, turn=turn, by=entry.by, **what)
@@ -493,18 +492,15 @@ class Reporter:
     def action(self, action: Action, dialog: Dialog | None) -> None:
         """Publish a state once, when it changes."""
         match action:
-            case Wait(status, reason, _):
-                now: tuple[str, ...] = (status, reason.split(";")[0] if status == "pace" else reason)
-            case Stop(outcome):
-                now = ("ended", f"{outcome.name} {outcome.reason}".strip(), outcome.entry)
-            case Reply():
+            case Reply() | Wait("pace" | "late" | "interrupted"):
                 self._said = ()  # it has been at something else since
                 return
+            case Wait(status, reason):
+                now: tuple[str, ...] = (status, reason)
+            case Stop(outcome):
+                now = ("ended", f"{outcome.name} {outcome.reason}".strip(), outcome.entry)
             case _:
                 return
-        if now[0] in ("pace", "late", "interrupted"):
-            self._said = ()
-            return
         if now == self._said:
             return
         self._said = now

@@ -40,7 +40,6 @@ class Peers:
         self.overrides = dict(overrides)
         self._running = running
         self.reachable: dict[str, bool] = {}
-        self.backends: dict[str, str] = {}  # what played each of them when it last answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[str, Connection] = {}  # one to each address that is idle
         self._client: httpx2.AsyncClient | None = None
@@ -158,7 +157,6 @@ class Peers:
             return None
         if not isinstance(health, dict) or (health.get("id"), health.get("file")) != (who, file):
             return None
-        self.backends[who] = str(health.get("backend") or "")
         return health
 
     async def approve_call(self, dialog: Dialog, who: str, call: str, *, refuse: bool) -> dict[str, Any]:

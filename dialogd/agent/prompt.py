@@ -21,7 +21,7 @@ from dialogd.protocol.certificate import Certificate, certify, where
 from dialogd.protocol.fold import strikes, vetoes
 from dialogd.protocol.lifecycle import Signal, signals
 from dialogd.protocol.marks import MOVES, contributes, stated
-from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant, turn_number
 from dialogd.protocol.questions import answered_by_default, how_to_ask
 from dialogd.protocol.rules import DECIDE, MODERATE, OWN_KINDS, PERSONALITIES
 from dialogd.protocol.state import Debt, Dialog, Proposal, Standing
@@ -123,7 +123,7 @@ class Window:
 def uncovered(dialog: Dialog, agent: str, gone: Sequence[Part]) -> list[Part]:
     """The parts left out that no digest stands for which `agent` may read."""
     spans = [span for _, span in _digests(dialog, agent)]
-    return [part for part in gone if not any(low <= _turn(part) <= high for low, high in spans)]
+    return [part for part in gone if not any(low <= turn_number(part.id) <= high for low, high in spans)]
 
 
 def left_out(dialog: Dialog, agent: str, gone: Sequence[Part]) -> Part:
@@ -138,7 +138,7 @@ def left_out(dialog: Dialog, agent: str, gone: Sequence[Part]) -> Part:
     if made := [p for p in dialog.state.table.proposals if p.entry in ids and (whole or p.by == agent)]:
         lines.append(_quoted("Proposals made there:", "\n".join(f"{p.ref} by {p.by}: {p.text}" for p in made)))
     for entry, (low, high) in _digests(dialog, agent):
-        if any(low <= _turn(part) <= high for part in gone):
+        if any(low <= turn_number(part.id) <= high for part in gone):
             author = entry.marks[0].fields[0]
             lines.append(_quoted(f"A digest of turns {low} to {high}, written by {author}:", entry.body))
     return Part(f"left-out-{gone[-1].id}", "\n\n".join(lines))
@@ -178,14 +178,8 @@ def _digests(dialog: Dialog, agent: str) -> Iterator[tuple[Entry, tuple[int, int
             yield entry, (first, last)
 
 
-def _turn(part: Part) -> int:
-    """The number of a part's turn, or of the turn before a note."""
-    number = part.id.partition(".")[0]
-    return int(number) if number.isascii() and number.isdigit() else 0
-
-
 def _which(gone: Sequence[Part]) -> str:
-    low, high = _turn(gone[0]), _turn(gone[-1])
+    low, high = turn_number(gone[0].id), turn_number(gone[-1].id)
     return f"turn {low}" if low == high else f"turns {low} to {high}"
 
 
@@ -362,7 +356,7 @@ class _Now:
         agreed = certify(self.dialog) if is_first and not self.reads_all else None
         if agreed is None or not agreed.text or not is_shown(self.dialog, agreed.stands_in, self.me):
             return None
-        return agreed if int(agreed.decided_in.partition(".")[0] or 0) <= self.state.base else None
+        return agreed if turn_number(agreed.decided_in) <= self.state.base else None
 
     def unsigned(self) -> Standing | None:
         """The text on the table, where this agent may sign it, knows of it, and has not."""
@@ -392,7 +386,7 @@ class _Now:
     def undecided(self) -> list[Proposal]:
         """The newest proposals that nobody has decided on."""
         done = {one.ref for one in self.table.decisions if one.outcome == "approved"} | set(self.table.vetoed)
-        new = (p for p in self.table.proposals if int(p.entry.partition(".")[0]) > self.state.base)
+        new = (p for p in self.table.proposals if turn_number(p.entry) > self.state.base)
         return [p for p in new if p.ref not in done][-SHOWN:]
 
     def _due(self) -> tuple[str, build.Task | None]:

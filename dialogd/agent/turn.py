@@ -108,15 +108,17 @@ class Seen:
         self.pace = pace
         self.url = url
         self.pause = pause
-        self.nudged = False
-        self.started = False
-        self.lain = 0.0
         self._dialog: Dialog | None = None
-        self._changed = time.monotonic()
         self._looked = time.monotonic()
+        self._hurried = False
+        self.began_anew()
+
+    def began_anew(self) -> None:
+        """Reset for another dialog in the file."""
+        self.nudged = self.started = False
         self._spoke, self._said = 0, -math.inf
         self._first: dict[tuple[str, str, str], float] = {}
-        self._hurried = False
+        self.lain, self._changed = 0.0, time.monotonic()
 
     def observe(self, dialog: Dialog, file: Path) -> None:
         """Take note of the dialog as it stands now."""
@@ -136,13 +138,6 @@ class Seen:
         open_debts = {debt.timer for debt in dialog.state.debts.open}
         self._first = {key: self._first.get(key, now) for key in open_debts}
         self._dialog, self._looked = dialog, now
-
-    def began_anew(self) -> None:
-        """Reset for another dialog in the file."""
-        self.nudged = self.started = False
-        self._spoke, self._said = 0, -math.inf
-        self._first.clear()
-        self.lain, self._changed = 0.0, time.monotonic()
 
     def nudge(self) -> None:
         """Note a notify: unfinished text counts as finished, an old dialog is resumed."""
@@ -371,12 +366,11 @@ class Speaker:
 
     def priced(self, clock: Clock, dialog: Dialog, debt: Debt, *, is_paid: bool) -> Clock:
         """The clock with what the coming turn will cost. Reads the journal."""
-        kept, cap = self.journal.received(), self.cap(dialog)
+        kept = self.journal.received()
         return replace(
             clock,
             next=forecast(self.backend, self.request(dialog, debt).prompt, dialog, self.me, self.owed()),
-            cap=cap.usd,
-            cap_tokens=cap.tokens,
+            cap=self.cap(dialog),
             priced=is_priced(self.backend),
             paid=is_paid or (kept is not None and kept.debt == debt.key),
         )

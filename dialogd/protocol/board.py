@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -60,6 +60,15 @@ def latest(ledger: Iterable[Position]) -> Mapping[tuple[str, str], Position]:
     return {(position.agent, position.ref): position for position in ledger}
 
 
+def changes(ledger: Iterable[Position]) -> Iterator[tuple[Position, str]]:
+    """Each position that is not the first of its agent on a proposal, and the stance that it held before."""
+    held: dict[tuple[str, str], str] = {}
+    for position in ledger:
+        if before := held.get((position.agent, position.ref)):
+            yield position, before
+        held[position.agent, position.ref] = position.stance
+
+
 def _stances(
     entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str, made: Sequence[Proposal]
 ) -> dict[str, str]:
@@ -69,10 +78,8 @@ def _stances(
     choices = {**marks.read_vote(entry.marks), **marks.read_decisions(entry.marks)}
     stances |= {ref: _STANCES[choice.choice] for ref, choice in choices.items()}
     # What its RE names: proposals by number, else those that were made in the turns.
-    named = [marks.references(mark) for mark in entry.all("RE")]
-    by_number = [ref for _, refs in named for ref in refs]
-    turns = [turn for turns, _ in named for turn in turns if turn != entry.number]
-    by_turn = [proposal.ref for turn in turns for proposal in raised.get(str(turn), ())]
+    turns, by_number = marks.referred(entry)
+    by_turn = [p.ref for turn in turns if turn != entry.number for p in raised.get(str(turn), ())]
     for mark in entry.all("CONCEDE"):
         given_up = marks.objected(mark) or [ref for ref in by_number or by_turn if ref not in stances]
         stances |= dict.fromkeys(given_up, CONCEDED)
@@ -179,7 +186,7 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
     for entry in dialog.turns:
         if entry.by == USER or entry.condition is Condition.UNFINISHED or not entry.counts:
             continue
-        sure = marks.sureness(entry.marks)
+        sure = next(iter(marks.confidences(entry)), None)
         body, refs = own_words(entry.body), iter(numbers.get(entry.id, ()))
         plain = Contribution(entry.number, entry.by, TEXT, body, _about(entry), sure, rounds[entry.id])
         typed = [mark for mark in entry.marks if contributes(mark)]
@@ -192,9 +199,8 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
 
 
 def _about(entry: Entry) -> tuple[str, ...]:
-    named = [marks.references(mark) for mark in entry.all("RE")]
-    turns = [str(turn) for turns, _ in named for turn in turns]
-    return tuple(dict.fromkeys([*turns, *(ref for _, refs in named for ref in refs)]))
+    turns, refs = marks.referred(entry)
+    return tuple(dict.fromkeys((*map(str, turns), *refs)))
 
 
 def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
@@ -222,10 +228,9 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
     )
 
 
-def decisions(dialog: Dialog, opened: Mapping[str, Reopening] | None = None) -> tuple[Decided, ...]:
+def decisions(dialog: Dialog) -> tuple[Decided, ...]:
     """Every decision in order; an agreement that no DECISION mark tells of (written by hand, by a person) included."""
-    # `opened` are the dialog's `reopenings`, where they are known already. Folds the dialog anew: ask once for an
-    # answer.
+    # Folds the dialog anew: ask once for an answer.
     c, made = certify(dialog), [*dialog.state.table.decisions]
     if c is not None and all(d.entry != c.decided_in for d in made):
         signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
@@ -233,7 +238,7 @@ def decisions(dialog: Dialog, opened: Mapping[str, Reopening] | None = None) -> 
         made.append(Decision(c.ref, "approved", c.method, evidence, "", c.decided_in))
     if not made:
         return ()
-    rounds, opened = rounds_of(dialog), reopenings(dialog) if opened is None else opened
+    rounds, opened = rounds_of(dialog), reopenings(dialog)
     stands = [(d, as_of_now(opened, d.entry, d.outcome, d.reason)) for d in made]
     return tuple(
         Decided(d.ref, now.outcome, d.method, d.evidence, now.reason, d.entry, rounds.get(d.entry, 0),

@@ -486,8 +486,6 @@ class Written:
     """A draft entry, and what was too long for it: `overflow` goes to the file `attachment` beside the dialog."""
 
     draft: Draft
-    outcome: str = ""
-    why: str = ""
     attachment: str = ""
     overflow: str = ""
 
@@ -539,7 +537,7 @@ def agent_turn(
         turn=ruling.turn,
         attributes=(("re", debt.re), *attributes),
     )
-    return Written(draft, ruling.outcome, ruling.why, attachment, overflow)
+    return Written(draft, attachment, overflow)
 
 
 def concluded(

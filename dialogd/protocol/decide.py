@@ -45,8 +45,7 @@ class Clock:
     working: frozenset[str] = frozenset()  # agents whose own daemon says that they work on their debt
     pace: float = 0.0  # seconds between its own turns
     next: Estimate = field(default_factory=Estimate)  # what its turn will cost, and what it spent since its last entry
-    cap: float | None = None  # US dollars that this agent alone may spend in the dialog
-    cap_tokens: int | None = None  # and tokens
+    cap: Estimate = field(default_factory=Estimate)  # what this agent alone may spend in the dialog
     priced: bool = True  # it is known what this agent's tokens cost
     paid: bool = False  # the reply is here already: nothing more has to be bought for it
     url: str = ""  # where this daemon listens, if it is one
@@ -214,8 +213,8 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if clock.paid:
         return None
     state = dialog.state
-    why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens))
-    is_unpriced = not (clock.priced or (state.limits.budget is None and clock.cap is None))
+    why = reached(state, me, clock.next, clock.cap)
+    is_unpriced = not (clock.priced or (state.limits.budget is None and clock.cap.usd is None))
     unknown = f"nobody knows what {me}'s model costs"
     if is_unpriced and not why and dialog.header.is_unattended:
         why = unknown

@@ -486,16 +486,6 @@ def is_called(mark: Mark) -> bool:
     return mark.name == "DEADLOCK" and not (mark.value.startswith(_FOUND) or _LEFT in mark.value)
 
 
-def crux(marks: Iterable[Mark]) -> list[str]:
-    """The questions on which a disagreement turns, as a deadlock names them."""
-    return [text for mark in marks if is_called(mark) and (text := mark.fields[0])]
-
-
-def experiment(marks: Iterable[Mark]) -> list[str]:
-    """The tests that would settle a disagreement, as a deadlock names them."""
-    return [text for mark in marks if is_called(mark) and (text := " | ".join(mark.fields[1:]))]
-
-
 def _without(lines: Sequence[str], gone: Container[int]) -> str:
     """The lines but those `gone`; an empty line left double by one that went goes with it."""
     kept: list[str] = []
@@ -625,6 +615,12 @@ def references(mark: Mark) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(dict.fromkeys(turns)), tuple(dict.fromkeys(refs))
 
 
+def referred(said: Said) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The turns and the proposals that an entry says it answers."""
+    found = [references(mark) for mark in said.all("RE")]
+    return tuple(turn for turns, _ in found for turn in turns), tuple(ref for _, refs in found for ref in refs)
+
+
 def confidence(mark: Mark) -> float | None:
     """A CONFIDENCE from 0 to 1: `0.8`, `80%`, `8/10`; None when it is no such number."""
     match = _NUMBER.fullmatch(mark.value.partition("|")[0].strip())
@@ -634,7 +630,6 @@ def confidence(mark: Mark) -> float | None:
     return value if 0 <= value <= 1 else None
 
 
-def sureness(marks: Iterable[Mark]) -> float | None:
-    """How sure the agent of these marks is; None where it does not say."""
-    known = (confidence(mark) for mark in marks if mark.name == "CONFIDENCE")
-    return next((part for part in known if part is not None), None)
+def confidences(said: Said) -> list[float]:
+    """How sure its author is, as its marks say."""
+    return [sure for mark in said.all("CONFIDENCE") if (sure := confidence(mark)) is not None]

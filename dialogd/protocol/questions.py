@@ -162,7 +162,7 @@ def overdue(dialog: Dialog, at: str) -> float:
 
 def _taken_in(dialog: Dialog, at: str) -> float | None:
     """Seconds until the last deadline; None where nothing is taken: others owe a turn, it is paused, somebody types."""
-    seconds = [left(question.by, at) for question in dialog.state.questions.open]
+    seconds = [seconds_between(at, question.by) for question in dialog.state.questions.open]
     known = [each for each in seconds if each is not None]
     is_held = set(dialog.state.owing) != {USER} or dialog.state.paused or _is_typing(dialog)
     return None if not known or len(known) < len(seconds) or is_held or _why_never(dialog) else max(known)
@@ -170,7 +170,7 @@ def _taken_in(dialog: Dialog, at: str) -> float | None:
 
 def next_look(dialog: Dialog, at: str) -> float | None:
     """Seconds until a deadline changes what there is to do or to say; None where none will."""
-    ahead = [left(question.by, at) for question in dialog.state.questions.open]
+    ahead = [seconds_between(at, question.by) for question in dialog.state.questions.open]
     return min((seconds for seconds in ahead if seconds is not None and seconds > 0), default=None)
 
 
@@ -197,7 +197,7 @@ def terms_in_words(
     dialog: Dialog, question: Question, at: str, zone: Zone | None = None, *, ahead: bool = False
 ) -> str:
     """Deadline and default in words; with `ahead` also how far off it is, which changes with every minute."""
-    seconds, by = left(question.by, at), until_in_words(question.by, at, zone)
+    seconds, by = seconds_between(at, question.by), until_in_words(question.by, at, zone)
     if seconds is not None and seconds <= 0:
         by += ", which has passed"
     elif seconds is not None and ahead:
@@ -253,11 +253,6 @@ def until_in_words(by: str, at: str, zone: Zone | None = None) -> str:
     there = local(moment)
     is_today = now is not None and local(now).date() == there.date()
     return f"by {'' if is_today else f'{there:%Y-%m-%d} '}{there:%H:%M}{'' if zone else f' {moment:%Z}'}"
-
-
-def left(by: str, at: str) -> float | None:
-    """Seconds from wall time `at` to a deadline, below 0 once it has passed; None without one."""
-    return seconds_between(at, by) if by and at else None
 
 
 def answered_by_default(dialog: Dialog, me: str) -> tuple[Question, ...]:

@@ -30,7 +30,6 @@ class Kind:
     fields: tuple[str, ...] = ()  # what stands between its bars, in order
     numbers: str = ""  # what its daemon-given numbers begin with (`P1`)
     counts: bool = True  # it counts as a contribution on a board
-    clears: bool = False  # it clears all signatures of the current text
     blocks: frozenset[str] = frozenset()  # first fields with which it keeps approvals from counting until resolved
     levels: tuple[str, ...] = ()  # first fields that it may have at all; () for any
     resolves: bool = False  # its first field is the number of what it resolves
@@ -39,7 +38,7 @@ class Kind:
 CONTRIBUTIONS: Mapping[str, Kind] = MappingProxyType(
     {
         "PROPOSAL": Kind("something to decide; the daemon writes its number", numbers="P"),
-        "OBJECTION": Kind("a reason against; clears the signatures", counts=False, clears=True),
+        "OBJECTION": Kind("a reason against; clears the signatures", counts=False),
         "CONCEDE": Kind("gives up a point, with the reason", counts=False),
         "QUESTION": Kind("asked of the other agents"),
         "EVIDENCE": Kind("a fact, with its source"),

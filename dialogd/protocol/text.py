@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from reprlib import repr as shown  # cut to some thirty characters: a header may hold anything
 
 _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
@@ -285,8 +285,3 @@ def seconds_between(earlier: str, later: str) -> float | None:
             return None
         times.append(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     return (times[1] - times[0]).total_seconds()
-
-
-def clock_at(offset: tzinfo | None) -> Zone:
-    """The clock of a place with that offset on every date."""
-    return lambda moment: moment.astimezone(offset) if moment.tzinfo else moment.replace(tzinfo=offset)

@@ -301,18 +301,12 @@ def positions_piece(dialog: Dialog) -> str:
     """Proposals with who stands where, and changes of mind: the latest ones, newest first."""
     ledger = board.positions(dialog)
     rows = list(_rows(dialog, ledger))[::-1]
-    before: dict[tuple[str, str], str] = {}
-    changes: list[tuple[board.Position, str]] = []
-    for position in ledger:
-        if was := before.get((position.agent, position.ref)):
-            changes.insert(0, (position, was))
-        before[position.agent, position.ref] = position.stance
     return fragment(
         "positions",
         players=cast(dialog),
         agents=list(dict.fromkeys((*(agent.id for agent in dialog.header.agents), *(p.agent for p in ledger)))),
         rows=rows[:MOST_ROWS],
-        changes=changes[:MOST_ROWS],
+        changes=[*board.changes(ledger)][::-1][:MOST_ROWS],
         left_out=max(0, len(rows) - MOST_ROWS),
         stances=_STANCES,
         votes=_VOTES,

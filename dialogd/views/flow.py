@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any
 
 from dialogd.errors import BadInput
@@ -16,7 +16,7 @@ from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Entry, Mark, turn_number
 from dialogd.protocol.state import Dialog, Proposal, Spent, accounted, in_dollars, total
-from dialogd.protocol.text import Zone, clock_at, one_line, seconds_between
+from dialogd.protocol.text import Zone, one_line, seconds_between
 from dialogd.views.words import (
     ASKING,
     FOLDED,
@@ -26,7 +26,6 @@ from dialogd.views.words import (
     TAKEN,
     TO_ALL,
     called,
-    confidences,
     context_of,
     first_words,
     gist,
@@ -141,7 +140,7 @@ class _Walk:
         # What opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`.
         passes = speaker != SYSTEM_NAME and entry.is_turn and bool(set(entry.turn or ()) - {USER})
         is_task = passes and (entry.mark("TO") is not None or (entry.by == USER and kind == TEXT))
-        sure, rules, score = confidences(entry), self.dialog.state.build.rules, None
+        sure, rules, score = marks.confidences(entry), self.dialog.state.build.rules, None
         if kind == "SCORE":
             score = total_of(text) if rules is None else build.total(rules, [Mark(kind, text)])
         message = Message(
@@ -209,8 +208,8 @@ class _Walk:
 
 def _cited_by(entry: Entry) -> tuple[str, ...]:
     """The proposals, then the turns, that the entry's RE names."""
-    found = [marks.references(mark) for mark in entry.all("RE")]
-    return tuple(dict.fromkeys([*(ref for _, refs in found for ref in refs), *(str(t) for ts, _ in found for t in ts)]))
+    turns, refs = marks.referred(entry)
+    return tuple(dict.fromkeys((*refs, *map(str, turns))))
 
 
 def names_of(dialog: Dialog) -> Mapping[str, str]:
@@ -281,7 +280,7 @@ def last_word(dialog: Dialog) -> int:
     return next((turn_number(entry.id) for entry in reversed(dialog.entries) if entry.is_persons), 0)
 
 
-def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None) -> int:
+def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone) -> int:
     """The turn that `7`, `turn 7` or a time, as `moment` reads it, means: the last one before that.
 
     `now_iso` is the time now, with the person's offset. Raises `BadInput`.
@@ -301,12 +300,12 @@ def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None
     return found
 
 
-def moment(text: str, now: datetime, zone: Zone | None = None) -> datetime | None:
+def moment(text: str, now: datetime, zone: Zone) -> datetime | None:
     """The time that `2h`, `1h 30m ago`, `7d`, `today`, `yesterday`, a date or a time means; None for anything else.
 
-    A time without an offset is in `zone`, or without that in the zone of `now`.
+    A time without an offset is in `zone`.
     """
-    words, zone = " ".join(text.split()).casefold(), zone or clock_at(now.tzinfo or UTC)
+    words = " ".join(text.split()).casefold()
     try:
         if words in ("today", "yesterday"):
             return zone(datetime.combine(zone(now).date() - timedelta(days=words == "yesterday"), time()))

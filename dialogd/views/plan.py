@@ -17,6 +17,7 @@ from dialogd.protocol.board import (
     Position,
     Reopening,
     as_of_now,
+    changes,
     contributions,
     latest,
     positions,
@@ -24,12 +25,12 @@ from dialogd.protocol.board import (
 )
 from dialogd.protocol.build import Finding, Score, came_of
 from dialogd.protocol.certificate import Certificate, certify, position
-from dialogd.protocol.marks import before_summary, prose, same_text
+from dialogd.protocol.marks import before_summary, prose, referred, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, Outcome, turn_number
-from dialogd.protocol.state import Decision, Dialog, Proposal, Spent, total
+from dialogd.protocol.state import Ballot, Decision, Dialog, Proposal, Spent, total
 from dialogd.protocol.text import listed, many, seconds_between
 from dialogd.views.flow import names_of
-from dialogd.views.words import GIVEN, METHODS, RAISED, by_name, confidences
+from dialogd.views.words import GIVEN, METHODS, RAISED, by_name
 
 Facts = dict[str, Any]  # by the names that they have in the plan's JSON
 
@@ -74,17 +75,6 @@ class Agreed:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
-    """One vote: approve, reject or abstain, and what it weighs."""
-
-    agent: str
-    choice: str
-    turn: int
-    reason: str = ""
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class PlanDecision(AnyDecision):
     """What was decided on a proposal: approved, rejected or undecided, as it stands now.
 
@@ -99,7 +89,7 @@ class PlanDecision(AnyDecision):
     evidence: str
     reason: str
     turn: int
-    votes: tuple[Vote, ...] = ()
+    votes: tuple[Ballot, ...] = ()
     rejected_in: int = 0
     superseded: str = ""
 
@@ -458,11 +448,11 @@ class Plan:
     def _decision(self, made: Decision) -> PlanDecision:
         proposal, turn = self._by_ref.get(made.ref), turn_number(made.entry)
         now = as_of_now(self._opened, made.entry, made.outcome, made.reason)
-        votes: dict[str, Vote] = {}  # each agent's last one before it was decided
+        votes: dict[str, Ballot] = {}  # each agent's last one before it was decided
         for entry in takewhile(lambda one: one.number <= turn, self._turns):
             if vote := marks.read_vote(entry.marks).get(made.ref):
                 heavy = self.dialog.header.rules.weight([entry.by])
-                votes[entry.by] = Vote(entry.by, vote.choice, entry.number, vote.reason, heavy)
+                votes[entry.by] = Ballot(entry.by, vote.choice, vote.reason, entry.number, heavy)
         return PlanDecision(
             ref=made.ref,
             by=proposal.by if proposal else "",
@@ -591,14 +581,10 @@ class Plan:
     @property
     def changes(self) -> list[Facts]:
         """Each stance that is not the first an agent took on a proposal."""
-        held: dict[tuple[str, str], str] = {}
-        found = []
-        for p in self._stances:
-            before = held.get((p.agent, p.ref), p.stance)
-            if before != p.stance:
-                found.append({"agent": p.agent, "ref": p.ref, "before": before, "now": p.stance, "turn": p.turn})
-            held[p.agent, p.ref] = p.stance
-        return found
+        return [
+            {"agent": p.agent, "ref": p.ref, "before": before, "now": p.stance, "turn": p.turn}
+            for p, before in changes(self._stances)
+        ]
 
     # -- what each agent says -------------------------------------------------------------------------------------
 
@@ -628,16 +614,17 @@ class Plan:
     @cached_property
     def crux(self) -> tuple[Statement, ...]:
         """The questions on which the disagreement turns."""
-        return self._of_deadlocks("CRUX", marks.crux)
+        return self._of_deadlocks("CRUX", lambda mark: mark.fields[0])
 
     @cached_property
     def experiments(self) -> tuple[Statement, ...]:
         """The cheapest experiments that would settle it."""
-        return self._of_deadlocks("EXPERIMENT", marks.experiment)
+        return self._of_deadlocks("EXPERIMENT", lambda mark: " | ".join(mark.fields[1:]))
 
-    def _of_deadlocks(self, kind: str, read: Callable[[Iterable[Mark]], Iterable[str]]) -> tuple[Statement, ...]:
+    def _of_deadlocks(self, kind: str, read: Callable[[Mark], str]) -> tuple[Statement, ...]:
         """What each agent's last deadlock names; what several say in the same words stands once, under all names."""
-        last = {e.by: Statement(kind, e.by, e.number, text) for e in self._turns for text in read(e.marks)}
+        called = ((entry, read(mark)) for entry, mark in self._marks("DEADLOCK") if marks.is_called(mark))
+        last = {entry.by: Statement(kind, entry.by, entry.number, text) for entry, text in called if text}
         same: dict[str, Statement] = {}
         for said in last.values():
             key = " ".join(said.text.casefold().split()).rstrip(".")
@@ -710,7 +697,7 @@ class Plan:
         """The figures by their names in the plan's JSON (docs/results.md says what each means); None where unknown."""
         state, agents = self.dialog.state, [agent.id for agent in self.dialog.header.agents]
         made = Counter(contribution.agent for contribution in contributions(self.dialog))
-        said = [sure for entry in self._turns for sure in confidences(entry)]
+        said = [sure for entry in self._turns for sure in marks.confidences(entry)]
         decided = {*self._decided_refs, *self._approved_refs}
         frames = (entry.frame for entry in self.dialog.entries if entry.frame is not None)
         seconds = [int(frame.ms) / 1000 for frame in frames if _MS.fullmatch(frame.ms)]
@@ -755,12 +742,6 @@ def is_for(said: Statement) -> bool:
 
 def _make_named(ref: str, text: str) -> str:
     return f"{ref}: {text}" if text and "\n" not in text.strip() else f"the text {ref}"
-
-
-def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The turns and proposals that an entry says it answers."""
-    found = [marks.references(mark) for mark in entry.all("RE")]
-    return tuple(n for turns, _ in found for n in turns), tuple(ref for _, refs in found for ref in refs)
 
 
 def _last_of_substance(turns: Sequence[Entry]) -> tuple[int, str]:

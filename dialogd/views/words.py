@@ -530,11 +530,6 @@ def named_by(mark: Mark) -> tuple[str, ...]:
     return marks.agreed(mark) or (tuple(re.findall(r"P\d{1,6}", match[1].upper())) if match else ())
 
 
-def confidences(entry: Entry) -> list[float]:
-    """How sure its author is, as its marks say."""
-    return [sure for mark in entry.all("CONFIDENCE") if (sure := marks.confidence(mark)) is not None]
-
-
 def words_of(entry: Entry) -> str:
     """An entry's own words: without the lines with which a daemon closed the dialog, and without typed marks."""
     text = own_words(entry.body)

@@ -70,12 +70,10 @@ class Shop(Room):
 
     def look(self, me: str) -> Action:
         """What agent `me` would do, knowing its prices."""
-        cap = self.caps.get(me, Estimate())
         clock = replace(
             self.clock(),
             next=self.next.get(me, Estimate()),
-            cap=cap.usd,
-            cap_tokens=cap.tokens,
+            cap=self.caps.get(me, Estimate()),
             priced=me not in self.unpriced,
             paid=me in self.paid,
         )

@@ -18,7 +18,7 @@ from dialogd.protocol.marks import canonical, read_reply
 from dialogd.protocol.model import SYSTEM, Mark, Participant
 from dialogd.protocol.questions import NAME
 from dialogd.protocol.state import Dialog, Question
-from dialogd.protocol.text import as_iso, moment_of
+from dialogd.protocol.text import as_iso, moment_of, seconds_between
 from dialogd.templates import Opening, compose, template
 from tests.support.cases import cases
 from tests.support.paper import BEGINNING
@@ -131,7 +131,7 @@ def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: s
     found = questions.parse(first)
     moment = moment_of(found.by)
     assert found.by == (as_iso(moment) if moment else "")
-    left = questions.left(found.by, here)
+    left = seconds_between(here, found.by)
     assert left is None or left >= questions.LEAST
     assert {remark.name for remark in remarks} <= {"REFUSED"}
     if "\n" not in value and "\r" not in value:
@@ -165,7 +165,7 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
     stage = asking()
     wait = stage.look("B")
     assert isinstance(wait, Wait)
-    assert wait.seconds == questions.left(stage.dialog.state.questions.open[0].by, stage.paper.at)
+    assert wait.seconds == seconds_between(stage.paper.at, stage.dialog.state.questions.open[0].by)
     stage.advance(wait.seconds - 1)
     assert waits(stage.look("A")) == "waiting_for_user"
     stage.advance(1)
@@ -187,7 +187,7 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
 def test_defaults_are_taken_once_the_last_deadline_has_passed() -> None:
     stage = asking(reply=f"{ASKS}\n[QUESTION_FOR_USER: one region or two? | in 60m | default: one]")
     first, second = (
-        questions.left(question.by, stage.paper.at) or 0.0 for question in stage.dialog.state.questions.open
+        seconds_between(stage.paper.at, question.by) or 0.0 for question in stage.dialog.state.questions.open
     )
     assert 0 < first < second
     stage.advance(first)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import Zone
 from dialogd.store.logfile import Make
 from dialogd.store.registry import Caller
 
 BEGINNING = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
+
+
+def clock_at(offset: tzinfo) -> Zone:
+    """The clock of a place with that offset on every date."""
+    return lambda moment: moment.astimezone(offset) if moment.tzinfo else moment.replace(tzinfo=offset)
 
 
 class Paper:
