@@ -146,7 +146,7 @@ class GoOn(Asked):
 class CarryOut(Asked):
     """What a dialog decided, and the person approved, to be carried out in a repository; `gate` is what tests it.
 
-    `setup` makes what the tests need, with `network` from the network; `parallel`: two tech leads work side by side.
+    `setup` makes what the tests need, with `network` from the network; `parallel` tech leads work side by side.
     """
 
     dialog: Name
@@ -154,7 +154,7 @@ class CarryOut(Asked):
     gate: Place = ""
     setup: Place = ""
     network: bool = False
-    parallel: bool = False
+    parallel: int = Field(default=1, ge=1, le=8)
 
 
 class Offers:
@@ -360,8 +360,8 @@ class Offers:
         source = str(one.file) if one is not None else asked.dialog
         setup = [f"--setup={asked.setup.strip()}"] if asked.setup.strip() else []
         setup += ["--setup-network"] if setup and asked.network else []
-        words = [*setup, *["--parallel=2"] * asked.parallel]
-        return ["build", f"--from={source}", f"--repo={repo}", f"--gate={asked.gate.strip()}", *words]
+        words = [*setup, f"--gate={asked.gate.strip()}", f"--parallel={asked.parallel}"]
+        return ["build", f"--from={source}", f"--repo={repo}", *words]
 
     def _checked(self, asked: NewDialog) -> tuple[Settings, Start]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""

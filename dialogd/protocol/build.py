@@ -874,10 +874,10 @@ class Score:
         return {name: value / len(PARTS) for name, value in self.parts.items()}
 
 
-def reviewed(table: Table, said: Said) -> Table:
-    """The table with the findings of an entry, numbered from 1 in file order, and without what it ends."""
+def reviewed(table: Table, tasks: Tasks, said: Said) -> Table:
+    """The table with the findings of an entry, numbered from 1 in file order; `tasks` are those after the entry."""
     # Only who raised a finding can say that it is resolved; one of a daemon that blocks ends with the next submission.
-    turn, about, raised, found = turn_number(said.id), task_of(said), table.raised, [*table.findings]
+    turn, about, raised, found = turn_number(said.id), task_of(said) or tasks.reviewed, table.raised, [*table.findings]
     if submissions(said):
         found = [
             replace(one, resolved="by the next submission", resolved_in=turn, blocks=False)

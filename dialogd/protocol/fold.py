@@ -417,7 +417,7 @@ def _agent(header: Header, state: State, said: Said) -> None:
         _decided(state, said)
     _escalated(header, state, said)
     if header.rules.has_findings:
-        state.table = reviewed(state.table, said)
+        state.table = reviewed(state.table, state.build, said)
     state.questions = asked_in(said, said.by, state.questions)
     _last_word(state, said)
 
@@ -462,7 +462,7 @@ def _escalated(header: Header, state: State, said: Said) -> None:
 
 def _system(header: Header, before: Tasks, state: State, said: Said) -> None:
     if state.build:
-        state.table = reviewed(state.table, said)
+        state.table = reviewed(state.table, state.build, said)
         if said.turn is not None and said.is_on_tasks:
             state.debts = state.debts.without(*before.others_than(state.build))
     for who in filter(header.agent, (*(who for who, *_ in said.failures), *said.silent)):

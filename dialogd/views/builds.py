@@ -131,7 +131,7 @@ class _Events:
                 continue
             self.entry, self.turn, self.count = entry, entry.number or self.turn, 0
             before, tasks = tasks, build.folded(tasks, entry)
-            self.table = build.reviewed(self.table, entry) if entry.by != USER else self.table
+            self.table = build.reviewed(self.table, tasks, entry) if entry.by != USER else self.table
             if not is_planned and entry.is_turn and entry.by == self.rules.moderator:
                 is_planned = True  # its first turn shows that it is there
                 yield self.ready(self.rules.moderator, self.rules.lead, None, "it plans the tasks")

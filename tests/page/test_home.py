@@ -359,7 +359,7 @@ def test_what_was_decided_is_carried_out_from_its_form(working: tuple[Home, Path
     expect(page.locator("#repo-problem")).to_contain_text("cannot be looked at")
     form.locator("#repo").fill(str(code))
     form.locator("#gate").fill("true")
-    form.get_by_label("Two tech leads work side by side").check()
+    form.get_by_label("Tech leads that work side by side").fill("2")
     if not missing():
         form.locator("#setup").fill("echo ready")
         form.get_by_label("It may use the network").check()

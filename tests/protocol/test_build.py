@@ -402,6 +402,17 @@ def test_a_finding_blocks_its_own_task_alone() -> None:
     assert states(made)[0] == "assigned"  # it is open still
 
 
+def test_a_finding_of_a_review_that_does_not_decide_is_about_what_was_reviewed() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("L", "Done."), ("N", "Done."))
+    by_hand(made, "L", "N")
+    made.speak(("M", "[FINDING: blocking | tests | a.py | 3 | no test | write one]"), ("M", no("P1")), ("M", yes("P2")))
+    assert [one.task for one in made.dialog.state.table.blocking] == [1]
+    assert states(made)[:2] == ["assigned", APPROVED]
+
+
 def test_one_lead_that_fails_or_asks_does_not_hold_up_the_other() -> None:
     made = room(plan=BOTH, leads="LN")
     made.types("\n[TASK: all | confirmed]\n")

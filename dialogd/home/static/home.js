@@ -480,7 +480,7 @@ async function sent(button, meanwhile, path, body) {
 
 let would = ""; // the form of which it is shown what it would be
 
-const carried = () => ({ dialog: location.hash.match(/^#build=([\w-]+)$/)?.[1] ?? "", repo: field("repo").value.trim(), gate: field("gate").value.trim(), setup: field("setup").value.trim(), network: field("network").checked, parallel: field("parallel").checked });
+const carried = () => ({ dialog: location.hash.match(/^#build=([\w-]+)$/)?.[1] ?? "", repo: field("repo").value.trim(), gate: field("gate").value.trim(), setup: field("setup").value.trim(), network: field("network").checked, parallel: Number(field("parallel").value) || 1 });
 
 async function showCarry() {
   const { dialog } = carried();
