@@ -236,6 +236,24 @@ def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Vi
     room.until(lambda: page.evaluate("navigator.clipboard.readText()") == command, "the copied command")
 
 
+def test_a_card_without_its_daemon_stays_as_it_is_under_a_click(room: Room, visitor: Visitor) -> None:
+    visitor.expected = ("ERR_", "403", "503")
+    visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    room.open("AB")
+    page = visitor.visit(at(room))
+    page.locator("#stop").click()
+    page.get_by_role("button", name="Stop it").click()
+    room.until(lambda: not room.a.running and not room.b.running, "both daemons to end")
+    button = page.locator("#outcome .code").filter(has_text="run --continue").get_by_role("button")
+    button.hover()
+    page.mouse.down()
+    for _ in range(2):  # it asks after its daemon, and says what is known anew
+        page.wait_for_event("requestfailed", lambda request: request.url.endswith("/page/state"))
+    page.mouse.up()
+    expect(button).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == f"dialogd run --continue --file {room.file}"
+
+
 def test_the_card_is_never_empty(room: Room, visitor: Visitor) -> None:
     held: list[Route] = []
     visitor.page.route("**/page/end", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks what it is given

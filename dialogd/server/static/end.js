@@ -9,7 +9,7 @@ const piece = $("#outcome-piece");
 const rest = $("#outcome-rest"); // what is read after what can be done
 const FORMS = { reject: $("#reject-form"), continue: $("#continue-form") };
 let shownAs = ""; // of which end the card is
-let has = ""; // what its piece was fetched for
+let has = ""; // what its piece was fetched for; the end alone where it could not be
 let hasMoved = false;
 
 async function render({ ended, approved, total, dialog, isLost }) {
@@ -46,7 +46,9 @@ async function fetchInto(wanted, ended, isLost) {
     place(rest, more ?? "");
     has = wanted;
   } catch {
-    if (!has.startsWith(shownAs)) tellWithout(ended);
+    if (has.startsWith(shownAs)) return; // drawn anew under a click, it would swallow that
+    tellWithout(ended);
+    has = shownAs;
   }
 }
 
