@@ -46,7 +46,7 @@ from dialogd.store.disk import StateDir
 from dialogd.tasks.approvals import Judge, Judged, approvals, bundled, fates, judge_here, opened
 from dialogd.tasks.gate import NOT_STARTED, Gate, how_it_ended, last_line, readable
 from dialogd.tasks.git import Git, checkout_at, new_repository, push, remotes, shown
-from dialogd.tasks.kit import trial, usual
+from dialogd.tasks.kit import toolchains, trial, usual
 from dialogd.tasks.worktrees import Worktrees, base_of
 from dialogd.templates import ContextFile, Opening, template
 from dialogd.views.builds import events, look_into, why_of
@@ -381,17 +381,19 @@ def _as_usual(job: Job) -> Job:
     """The job with the usual setup and gate of its repository, where it names none and the person says yes."""
     folder, asks = Path.cwd() / Path(job.repo).expanduser(), sys.stdin.isatty() and sys.stderr.isatty() and not job.yes
     new: dict[str, Any] = {}
+    sees = [*(job.gate_sees or ())]
     given = {"setup": job.setup or job.gate_sees or missing(), "gate": job.gate}
     for what, (name, command) in usual(folder).items():
         if given[what] or not command:
             continue
-        network = what == "setup"
-        flags = f"--{what} {shlex.quote(command)}{' --setup-network' * network}"
+        network, more = what == "setup", [one for one in map(str, toolchains(command)) if one not in sees]
+        words = [f"--{what}", command, *["--setup-network"] * network, *(f"--gate-sees={one}" for one in more)]
         if not asks:
-            remark(f"note: there is {name}, and no {what}; usual is {flags}")
-        elif said_yes(f"There is {name}, and no {what}. Take the usual {flags}?"):
+            remark(f"note: there is {name}, and no {what}; usual is {shlex.join(words)}")
+        elif said_yes(f"There is {name}, and no {what}. Take the usual {shlex.join(words)}?"):
+            sees += more
             new |= {what: command, **({"setup_network": True} if network else {})}
-    return replace(job, **new)
+    return replace(job, **new, gate_sees=sees)
 
 
 def _will_be(opening: Opening, job: Job, asked: Asked) -> Iterator[str]:
@@ -457,7 +459,8 @@ def _tried(gate: Gate, base: str, *, yes: bool) -> Iterator[str]:
     yield f"        it {how}"
     yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
     yield f"        its output: {gate.log(name)}"
-    yield "        what it lacks it can be shown (--gate-sees .venv); or name another (--gate)"
+    lacks = next((str(one) for one in toolchains(rules.gate)), ".venv") if ran.code in NOT_STARTED else ".venv"
+    yield f"        what it lacks it can be shown (--gate-sees {lacks}); or name another (--gate)"
 
 
 NOBODY_TO_ASK = "your word is needed, and nobody can be asked here"

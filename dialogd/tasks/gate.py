@@ -227,8 +227,8 @@ def readable(folders: Sequence[Path], file: Path, state: Path, trees: Worktrees)
                 holds = "files of your checkout that git does not ignore"
         elif any(path.is_relative_to(one) for one in trees.others()):
             holds = "another worktree"
-        if not holds and (private := _private(path)) is not None:
-            holds = f"what only you may read ({private})"
+        if not holds and (own := private(path)) is not None:
+            holds = f"what only you may read ({own})"
         if holds:
             fix = "name a folder below it, in which nothing is secret, such as ~/.cargo/bin"
             raise BadInput(f"the gate must not see {path}: it holds {holds}", fix=fix)
@@ -236,7 +236,7 @@ def readable(folders: Sequence[Path], file: Path, state: Path, trees: Worktrees)
     return found
 
 
-def _private(folder: Path) -> Path | None:
+def private(folder: Path) -> Path | None:
     """The first file or folder from there on that only its owner may read; None without one. Follows no links."""
     for place, _, names in os.walk(folder):
         for path in (Path(place), *(Path(place, name) for name in names)):

@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from dialogd.backends import MACHINE
-from dialogd.backends.command import BWRAP, missing
+from dialogd.backends.command import BWRAP, homes, missing
 from dialogd.errors import NotInstalled, Refused
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json
-from dialogd.tasks.gate import Gate, Kit, clear, how_it_ended, remove
+from dialogd.tasks.gate import NOT_STARTED, Gate, Kit, clear, how_it_ended, private, remove
 from dialogd.tasks.worktrees import Worktrees, some
 
 PLACES = 200  # folders and files of a kit: each is mounted by itself
@@ -53,6 +53,10 @@ _USUAL = (
 )
 
 
+# What a program reads of the home, beside the folder that it is installed in.
+_READS = {"cargo": ("~/.rustup", "~/.cargo/registry", "~/.cargo/git"), "go": ("~/go/pkg/mod",)}
+
+
 def usual(checkout: Path) -> dict[str, tuple[str, str]]:
     """For `setup` and `gate` the file of a checkout by which one is usual, and that command; "" without one."""
     found = {"setup": ("", ""), "gate": ("", "")}
@@ -61,6 +65,20 @@ def usual(checkout: Path) -> dict[str, tuple[str, str]]:
             if piece in "\n" + (checkout / name).read_text("utf-8", "replace"):
                 found |= {what: (name, command) for what, command in (("setup", setup), ("gate", gate)) if command}
     return found
+
+
+def toolchains(command: str) -> list[Path]:
+    """The folders of the home that a sandbox has to be shown for a command: what its program reads there.
+
+    With that in which it is installed, where no folder of `PATH` outside of the home has it.
+    """
+    program, own = next((word for word in command.split() if "=" not in word), ""), homes()
+    found = [Path(one).expanduser() for one in _READS.get(program, ())]
+    places = [Path(one).resolve() for one in os.get_exec_path() if "/" not in program and Path(one, program).is_file()]
+    if places and all(any(place.is_relative_to(home) for home in own) for place in places):
+        whole = places[0].parent  # all of `~/.nvm/versions/node/v24`, not its `bin` alone, where nothing is private
+        found.insert(0, places[0] if whole in own or private(whole) else whole)
+    return [one for one in found if one.is_dir() and not any(one.is_relative_to(of) for of in found if of != one)]
 
 
 async def prepare(gate: Gate, at: Path, base: str) -> Kit:
@@ -89,6 +107,8 @@ async def _make(gate: Gate, at: Path, base: str, folder: Path) -> None:
         if ran.state != "passed":
             said = " / ".join([row.strip() for row in ran.tail.split("\n") if row.strip()][-3:]) or "it printed nothing"
             more = "" if network else "; --setup-network gives it the network"
+            lacks = toolchains(rules.setup) if ran.code in NOT_STARTED else ()
+            more += "".join(f"; --gate-sees {one} shows it that" for one in lacks)
             what = f"the setup `{rules.setup}` {how_it_ended(ran, rules.gate_timeout)}: {said}"
             raise Refused(what, fix=f"its output: {gate.log(name)}{more}")
         await aside(lambda: _keep(trees, base, tree, scratch, rules.setup))

@@ -236,6 +236,15 @@ def test_a_setup_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> N
     assert (alone.code, "--setup-network is for a setup" in alone.err) == (2, True)
 
 
+@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+def test_with_the_usual_gate_comes_what_it_reads_in_the_home(dialogd: Commands, repo: Path) -> None:
+    commit(repo, "go.mod", "")
+    modules = Path(dialogd.environment["HOME"], "go", "pkg", "mod")
+    modules.mkdir(parents=True)
+    done = dialogd("build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat")
+    assert f"note: there is go.mod, and no gate; usual is --gate 'go test ./...' --gate-sees={modules}" in done.err
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_the_usual_setup_and_gate_are_proposed(dialogd: Commands, repo: Path) -> None:

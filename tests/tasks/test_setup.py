@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from dialogd.errors import Refused
 from dialogd.protocol.build import Due
 from dialogd.protocol.rules import Build
 from dialogd.tasks.gate import Gate, remove
-from dialogd.tasks.kit import PLACES, prepare, usual
+from dialogd.tasks.kit import PLACES, prepare, toolchains, usual
 from dialogd.tasks.worktrees import Worktree, Worktrees
 from tests.support.cases import cases
 from tests.support.pair import PATIENCE
@@ -279,6 +279,32 @@ def test_the_usual_commands_follow_from_the_files(
     folder = tmp_path / "-".join(files)
     write(folder, dict(files))
     assert {what: command for what, (_, command) in usual(folder).items()} == {"setup": setup, "gate": gate}
+
+
+@cases(
+    "files, command, shown",
+    [
+        (["~/.nvm/v24/bin/npm"], "CI=1 npm ci", ["~/.nvm/v24"]),
+        (["~/.nvm/v24/bin/npm", "system/bin/npm"], "npm ci", []),
+        (["~/.own/bin/npm", "~/.own/token"], "npm ci", ["~/.own/bin"]),
+        (["~/bin/npm"], "npm ci", ["~/bin"]),
+        (["~/.cargo/bin/cargo", "~/.cargo/registry/one", "~/.rustup/two"], "cargo test", ["~/.cargo", "~/.rustup"]),
+        (["system/bin/go", "~/go/pkg/mod/one"], "go test ./...", ["~/go/pkg/mod"]),
+        (["~/.nvm/v24/bin/npm"], ".venv/bin/npm", []),
+    ],
+)
+def test_a_toolchain_that_lies_in_the_home_alone_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Sequence[str], command: str, shown: Sequence[str]
+) -> None:
+    home, folders = tmp_path / "home", list[str]()
+    monkeypatch.setenv("HOME", str(home))
+    for name in files:
+        path = Path(name).expanduser() if name.startswith("~") else tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o600 if path.name == "token" else 0o755)
+        folders += [str(path.parent)] * (path.parent.name == "bin")
+    monkeypatch.setenv("PATH", ":".join(folders))
+    assert toolchains(command) == [Path(one).expanduser() for one in shown]
 
 
 # -- In a build -------------------------------------------------------------------------------------------------------
