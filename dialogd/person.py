@@ -24,14 +24,14 @@ from dialogd.protocol.fold import state_after
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import agent_words, read_agent
 from dialogd.protocol.marks import BESIDE
-from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Said, whose
+from dialogd.protocol.model import ALL, OTHER, USER, Addition, Draft, Mark, Said, whose
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import budget_line, clean, in_words, is_blank, many, one_line, read_budget, redact, unescape
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import PERSON, Lost
-from dialogd.store.logfile import Addition, LogFile, wall_time
+from dialogd.store.logfile import LogFile, wall_time
 from dialogd.store.registry import Caller, caller_here
 
 if TYPE_CHECKING:

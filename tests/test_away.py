@@ -13,8 +13,7 @@ import pytest
 from dialogd.errors import BadInput
 from dialogd.memory import past as values
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Draft
-from dialogd.store.logfile import Addition
+from dialogd.protocol.model import Addition, Draft
 from dialogd.views.flow import after, as_text, away, last_word, since_turn
 from tests.protocol.test_questions import berlin
 from tests.support.cases import cases

@@ -20,8 +20,7 @@ from dialogd.protocol.build import (
     most_turns,
 )
 from dialogd.protocol.marks import fields_of
-from dialogd.protocol.model import USER, Mark
-from dialogd.store.logfile import Addition
+from dialogd.protocol.model import USER, Addition, Mark
 from tests.protocol.test_build import PLAN, is_due, no, room, states, yes
 from tests.support.room import Room
 

@@ -462,8 +462,7 @@ class Reporter:
 
     def dialog(self, dialog: Dialog, *, is_read_on: bool) -> None:
         """Warn of header values that mean nothing, of entries changed after the fact, of a budget that goes down."""
-        limits = dialog.state.limits
-        if (limits.budget, limits.tokens) != (None, None) and (spending := budget(dialog.state)) is not None:
+        if (spending := budget(dialog.state)) is not None:
             self._warn(spending.text, key=f"{dialog.id} {spending.text.partition(':')[0]}")
         if is_read_on:
             return

@@ -23,11 +23,11 @@ from dialogd.backends import Backend
 from dialogd.config import new_command
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide, patience
-from dialogd.protocol.model import ANY, USER, Condition, Entry
+from dialogd.protocol.model import ANY, USER, Addition, Condition, Entry
 from dialogd.protocol.order import is_open
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.store.journal import DROPPED, Lost, still_lost
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.logfile import LogFile
 
 T = TypeVar("T")
 
@@ -307,7 +307,7 @@ class Agent(Speaker):
             if self._looks > since and not sure:
                 return self.dialog
             try:
-                dialog = await self._read(sure=sure)
+                dialog = await self.read(sure=sure)
             except FileNotFoundError:
                 if self.dialog is not None:
                     self.seen.began_anew()
@@ -329,11 +329,6 @@ class Agent(Speaker):
             self._reporter.dialog(dialog, is_read_on=self._is_read_on(dialog))
             self._know(dialog)
             return dialog
-
-    async def _read(self, *, sure: bool) -> Dialog:
-        """The dialog as the file stands; where little was written to it since, without a way to the disk's thread."""
-        known = self.file.quick_read(sure=sure)
-        return known if known is not None else await self.on_disk(lambda: self.file.read(sure=sure))
 
     def _is_read_on(self, dialog: Dialog) -> bool:
         """True where what is known was read on; False where the whole file was read, so that all may have changed."""

@@ -40,13 +40,13 @@ from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.build import Due, Submission, submitted
 from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.decide import UNFINISHED_REST, Clock, Wait
-from dialogd.protocol.model import Condition, Entry, Limits, Mark, Participant, system_note
+from dialogd.protocol.model import Addition, Condition, Entry, Limits, Mark, Participant, system_note
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Debt, Dialog, Estimate, allowance, reached
 from dialogd.protocol.text import in_words, is_blank, redact
 from dialogd.store.journal import Received
-from dialogd.store.logfile import Addition, LogFile, Make, wall_time
+from dialogd.store.logfile import LogFile, Make, wall_time
 
 T = TypeVar("T")
 
@@ -395,8 +395,12 @@ class Speaker:
         They are told before it is read here: they have work to do meanwhile.
         """
         self.peers.tell(self.dialog)
-        found = self.file.quick_read()
-        return found if found is not None else await self.on_disk(self.file.read)
+        return await self.read()
+
+    async def read(self, *, sure: bool = False) -> Dialog:
+        """The dialog as the file stands; where little was written to it since, without a way to the disk's thread."""
+        known = self.file.quick_read(sure=sure)
+        return known if known is not None else await self.on_disk(lambda: self.file.read(sure=sure))
 
     def held(self, dialog: Dialog) -> Wait | None:
         """Why nothing may be appended now, although the debt is open; None when it may."""
@@ -841,7 +845,7 @@ class Turn:
                 of.participant(now), self.debt, sha, wall_time(), could_read=of.behavior.reads_files
             )
             return Addition(note)
-        return Addition(written.draft, written.attachment, written.overflow)
+        return written
 
     def _done(self, now: Dialog) -> tuple[Mark, ...]:
         """The records of what this turn submitted."""

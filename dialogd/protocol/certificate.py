@@ -298,12 +298,11 @@ def _signers(dialog: Dialog, c: Certificate, told: str) -> Iterator[str]:
 
 def _says(entry: Entry, ref: str, method: str) -> bool:
     """True when that turn still says what counted: a signature, a decision, or the text itself; votes were counted."""
-    if method in ("vote", "judge", "moderator", "decide", "review"):
-        made = [(mark, marks.decision(mark)) for mark in entry.written if mark.name == "DECIDE"]
-        return method == "vote" or any(
-            method == "judge" or (choice is not None and (choice.ref, choice.choice) == (ref, "approve"))
-            for _, choice in made
-        )
+    if method in ("vote", "judge"):
+        return method == "vote" or any(mark.name == "DECIDE" for mark in entry.written)
+    if method in ("moderator", "decide", "review"):
+        made = (marks.decision(mark) for mark in entry.written if mark.name == "DECIDE")
+        return any(choice is not None and (choice.ref, choice.choice) == (ref, "approve") for choice in made)
     texts = {mark.ref for mark in entry.written if mark.name == "CONSENSUS_PROPOSED"}
     return entry.by_hand or ref in texts.union(*map(marks.agreed, entry.written))
 

@@ -37,6 +37,7 @@ from dialogd.protocol.model import (
     ANY,
     SYSTEM,
     USER,
+    Addition,
     Draft,
     Header,
     Mark,
@@ -481,15 +482,6 @@ def _judged(before: State, after: State, me: str) -> Iterator[Mark]:
 # -- Entries as they are written --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A draft entry, and what was too long for it: `overflow` goes to the file `attachment` beside the dialog."""
-
-    draft: Draft
-    attachment: str = ""
-    overflow: str = ""
-
-
 def received(text: str, kinds: Collection[str] = ()) -> tuple[ParsedReply, int]:
     """A raw reply, cleaned, redacted and read; with the number of secrets that were taken out."""
     safe, secrets = redact(clean(text))
@@ -508,7 +500,7 @@ def agent_turn(
     duration: str,
     folder: str,
     here: str = "",
-) -> Written:
+) -> Addition:
     """The turn by which `agent` pays `debt` in the dialog in which its reply was admitted."""
     # `answers` are what the agent said to the closing question about its reply, and where that was put once more.
     # `calls` are the calls of tools that it made, quoted: they stand before what it says, and nothing in them counts.
@@ -537,7 +529,7 @@ def agent_turn(
         turn=ruling.turn,
         attributes=(("re", debt.re), *attributes),
     )
-    return Written(draft, attachment, overflow)
+    return Addition(draft, attachment, overflow)
 
 
 def concluded(

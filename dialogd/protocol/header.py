@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dialogd.protocol.keys import Keys, read_keys, table_of
-from dialogd.protocol.model import RESERVED, WHY_RESERVED, Header, Limits, Participant
+from dialogd.protocol.model import READERS, RESERVED, WHY_RESERVED, Header, Limits, Participant
 from dialogd.protocol.rules import (
     CRITERIA,
     PARALLEL_ROUNDS,
@@ -29,7 +30,7 @@ from dialogd.protocol.rules import (
     Rules,
     read_rules,
 )
-from dialogd.protocol.text import NO_BUDGET, one_line, read_budget, read_count, read_seconds, read_size
+from dialogd.protocol.text import NO_BUDGET, one_line, read_budget
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -62,7 +63,7 @@ def read_header(text: str) -> Header:
         try:
             return read(keys[name]) if name in keys else default
         except ValueError as error:
-            warnings.append(f"header: {name.title()}: {error}; using {said or default}")
+            warnings.append(f"header: {name.title()}: {error}; using {said or default or 'no limit'}")
             return default
 
     budget, tokens = value("budget", read_budget, NO_BUDGET, "none")
@@ -78,16 +79,10 @@ def read_header(text: str) -> Header:
         read_keys(setup["keys"], warnings)
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     rounds = PARALLEL_ROUNDS if rules.order == "parallel" else rules.board.round_limit if rules.board else None
-    limits = Limits(
-        max_turns=value("max turns", read_count, 20),
-        timeout=value("timeout", read_seconds, 300.0),
-        max_message=value("max message", read_count, 10_000),
-        max_size=value("max size", read_size, 1_000_000),
-        budget=budget,
-        tokens=tokens,
-        max_rounds=value("max rounds", read_count, rounds, "no limit"),
-        max_time=value("max time", read_seconds, None, "no limit"),
-    )
+    usual = Limits(budget=budget, tokens=tokens, max_rounds=rounds)
+    names = {name: name.replace("_", " ") for name in READERS if name != "budget"}
+    others = {name: value(said, READERS[name], getattr(usual, name)) for name, said in names.items()}
+    limits = replace(usual, **others)  # type: ignore[arg-type]
     dialog, title = keys.get("dialog", ""), _TITLE.search(text)
     if dialog and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", dialog):
         warnings.append(f"header: Dialog: {one_line(dialog, 40)!r} is no id (letters, digits, . _ -); deriving one")

@@ -165,7 +165,7 @@ class Signal:
 
     kind: str
     text: str
-    agents: tuple[str, ...] = ()
+    agents: tuple[str, ...]
 
 
 def signals(dialog: Dialog) -> tuple[Signal, ...]:
@@ -219,7 +219,8 @@ def budget(state: State) -> Signal | None:
     """Half of the budget is spent, or four fifths."""
     part = used(state) or 0.0
     reached = next((level for level in WARNINGS if part >= level), None)
-    return Signal("budget", f"{reached:.0%} of the budget is spent: {budget_standing(state)}") if reached else None
+    words = f"{reached:.0%} of the budget is spent: {budget_standing(state)}" if reached else ""
+    return Signal("budget", words, ()) if words else None
 
 
 def _turns(dialog: Dialog, most: int) -> Iterator[Entry]:

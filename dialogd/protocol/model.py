@@ -134,13 +134,13 @@ class Limits:
         """These limits after `max_turns 40` or `timeout B 30 minutes`; as they are, and why, where it means nothing."""
         name, _, value = text.strip().partition(" ")
         key, value = name.lower().rstrip(":=").replace("-", "_"), value.strip(" =:")
-        if key not in _READERS:
-            return self, f"no limit is called {name!r}; there are: {', '.join(_READERS)}"
+        if key not in READERS:
+            return self, f"no limit is called {name!r}; there are: {', '.join(READERS)}"
         own = re.fullmatch(r"([A-Za-z][A-Za-z0-9_-]*)[ =:]+(\d.*)", value) if key == "timeout" else None
         try:
             if own:
                 return replace(self, timeouts={**self.timeouts, own[1]: read_seconds(own[2])}), ""
-            read = _READERS[key](value)
+            read = READERS[key](value)
         except ValueError as error:
             return self, f"{key}: {error}"
         if isinstance(read, tuple):  # a budget is named anew as a whole
@@ -148,7 +148,7 @@ class Limits:
         return replace(self, **{key: read}), ""  # type: ignore[arg-type]
 
 
-_READERS: Mapping[str, Callable[[str], float | Budget]] = {
+READERS: Mapping[str, Callable[[str], float | Budget]] = {
     "max_turns": read_count,
     "timeout": read_seconds,
     "max_message": read_count,
@@ -446,6 +446,15 @@ class Draft:
     marks: tuple[Mark, ...] = ()
     turn: tuple[str, ...] | None = None
     attributes: tuple[tuple[str, str], ...] = ()  # the frame's: re, at, ms …; empty ones are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What to append: an entry, and what was too long for it: `overflow` goes to `attachment`, beside the dialog."""
+
+    draft: Draft
+    attachment: str = ""
+    overflow: str = ""
 
 
 def system_note(

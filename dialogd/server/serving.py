@@ -122,13 +122,12 @@ class Connection:
     def __init__(self, end: socket.socket, uid_of: UidOf | None) -> None:
         """`uid_of` is None on a system that cannot tell callers apart."""
         self._end, self._uid_of = end, uid_of
-        self._caller: Caller | None = None if uid_of is not None else Caller.UNCHECKED
+        self._caller: Caller | None = None
 
     def caller(self) -> Caller:
         """The user on the other end."""
         if self._caller is None:
-            assert self._uid_of is not None
-            self._caller = identify(self._end, self._uid_of)
+            self._caller = identify(self._end, self._uid_of) if self._uid_of is not None else Caller.UNCHECKED
         return self._caller
 
     def processes(self) -> tuple[int, ...]:
@@ -201,14 +200,9 @@ class Guard:
         self.port = port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._serve(scope, receive, hardened(send))
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        elif scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # nor is anything else sent here: the server knows neither web sockets nor a lifespan
+        send = hardened(send)
         outcome: Denial | bytes | None = check(scope, self.port) or check_caller(scope)
         if outcome is None:
             outcome = await read_body(receive)

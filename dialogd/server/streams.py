@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from dialogd.agent.events import Event, Listener, State
 from dialogd.agent.loop import Agent
+from dialogd.protocol.lifecycle import Signal
 from dialogd.protocol.order import is_apart
 from dialogd.server import wire
-from dialogd.views.standing import Noticed, Shared
+from dialogd.views.standing import Shared
 
 RETRY = 1000  # milliseconds after which a browser tries again
 LINGER = 2.0  # seconds that connections outlive their last listener: a page that is loaded anew comes back
@@ -168,7 +169,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "turn": (int, "the dialog's last turn"), "turn_of": (list[str], "who owes a turn"),
         "phase": (str, "one word for the dialog"),
         "lifecycle": (str | None, "dormant, streaming, converging, collapsed"),
-        "outcome": (str | None, "how it ended, null before"), "signals": (list[Noticed], "what can be noticed"),
+        "outcome": (str | None, "how it ended, null before"), "signals": (list[Signal], "what can be noticed"),
         "convergence": (float | None, "how far the latest replies agree, 0 to 1; weak"),
         "by": (str, "with `interrupted`: whose call it was", ""),
     }),

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol import grammar
-from dialogd.protocol.model import Condition, Draft
+from dialogd.protocol.model import Addition, Condition
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import (
     KeptFile,
@@ -50,15 +49,6 @@ PROBE = 512  # bytes before the known end that must be unchanged for reading on
 ATTEMPTS = 5  # rename-over saves in a row that an append survives
 
 _TO_WRITE = os.O_RDWR | os.O_APPEND
-
-
-@dataclass(frozen=True, slots=True)
-class Addition:
-    """What to append: an entry, and perhaps the attachment that it links to."""
-
-    draft: Draft
-    attachment: str = ""
-    overflow: str = ""
 
 
 Make = Callable[[Dialog], Addition | None]

@@ -27,7 +27,7 @@ from dialogd.errors import BadInput, DialogdError, Refused, StorageError, Unsafe
 from dialogd.protocol import grammar
 from dialogd.protocol.certificate import fault_of
 from dialogd.protocol.keys import SOMEBODY, Keys, misuse, spoken
-from dialogd.protocol.model import SYSTEM, USER, Draft, digest
+from dialogd.protocol.model import SYSTEM, USER, Addition, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store import signing
 from dialogd.store.disk import distrust, fix, flush, make_folder, read_json, why, write_all, write_once, write_over
@@ -37,7 +37,7 @@ from dialogd.store.logfile import LARGEST
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
-    from dialogd.store.logfile import Addition, LogFile
+    from dialogd.store.logfile import LogFile
 
 log = logging.getLogger("dialogd.mirror")
 

@@ -34,7 +34,7 @@ from dialogd.protocol.state import Dialog, Spent, account, in_dollars, in_tokens
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
 from dialogd.store.disk import StateDir, real, why, write_once, write_over
 from dialogd.views.flow import flow
-from dialogd.views.markup import cell, fenced, fill, guarded, inline, quoted, safe, table, to_html
+from dialogd.views.markup import cell, fenced, fill, guarded, inline, quoted, safe, table, templates, to_html
 from dialogd.views.plan import Plan, Synthesis, has_spoken, is_for, method, without_marks
 from dialogd.views.standing import entry_fields
 from dialogd.views.words import IN_A_LIST, called, sentences, words_of
@@ -69,11 +69,7 @@ def _document(name: str, **values: object) -> str:
 
 @lru_cache(maxsize=1)
 def _templates() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(
-        loader=PackageLoader("dialogd.views", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    made = templates(Path(__file__).parent, escapes=False)
     made.filters.update(inline=inline, cell=cell, duration=in_words)
     given = (
         inline, quoted, guarded, fenced, date, where, method, listed, without_marks, words_of, sentences, called,

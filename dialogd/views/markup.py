@@ -298,17 +298,18 @@ def _seen(tokens: Iterable[Token]) -> Iterator[str]:
 
 def fill(folder: Path, name: str, **values: Any) -> str:
     """The HTML template of that name, filled; every text is escaped and made visible, unless it is `safe`."""
-    return _templates(folder).get_template(name).render(**values)
+    return templates(folder, escapes=True).get_template(name).render(**values)
 
 
 @lru_cache(maxsize=4)
-def _templates(folder: Path) -> Environment:
+def templates(folder: Path, *, escapes: bool) -> Environment:
+    """The templates of a folder, each name in which must have a value; `escapes`: of texts that become HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
         loader=FileSystemLoader(folder),
-        autoescape=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        autoescape=escapes,
+        finalize=lambda value: visible(value) if escapes and type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

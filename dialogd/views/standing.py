@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Work, Write, decide
 from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.lifecycle import convergence, in_words, signals
+from dialogd.protocol.lifecycle import Signal, convergence, in_words, signals
 from dialogd.protocol.model import ANY, USER, Entry
 from dialogd.protocol.state import Dialog, in_dollars, in_tokens, total
 from dialogd.protocol.text import listed, one_line
@@ -31,14 +31,6 @@ class Question(BaseModel):
     by: str | None
     default: str | None
     takes_default: bool
-
-
-class Noticed(BaseModel):
-    """A signal; never a verdict."""
-
-    kind: str
-    text: str
-    agents: list[str]
 
 
 class Basics(BaseModel):
@@ -62,7 +54,7 @@ class Standing(Basics):
     phase: Phase = "no_dialog"
     lifecycle: str | None = None
     allowed: list[str] = []
-    signals: list[Noticed] = []
+    signals: list[Signal] = []
     convergence: float | None = None
 
 
@@ -90,7 +82,7 @@ def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
         "phase": phase(dialog, thinking=thinking),
         "lifecycle": lifecycle.lifecycle_of(dialog),
         "allowed": lifecycle.allowed(dialog),
-        "signals": [Noticed(**asdict(one)) for one in signals(dialog)] if dialog is not None else [],
+        "signals": list(signals(dialog)) if dialog is not None else [],
         "convergence": convergence(dialog) if dialog is not None else None,
     }
 

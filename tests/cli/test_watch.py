@@ -16,10 +16,10 @@ from dialogd import person
 from dialogd.cli.options import as_json, ask, colour_of, fit, plain, tail, width
 from dialogd.cli.status import Situation
 from dialogd.cli.watch import Feed, Writing, live_line
-from dialogd.protocol.model import Draft, Mark
+from dialogd.protocol.model import Addition, Draft, Mark
 from dialogd.store.disk import StateDir
 from dialogd.store.journal import PERSON, Journals
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.logfile import LogFile
 from tests.cli.command import PATIENCE, Commands, reviewed, until
 from tests.support.room import Room, opening
 

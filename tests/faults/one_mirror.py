@@ -16,12 +16,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dialogd.errors import DialogdError
-from dialogd.protocol.model import USER, Draft
+from dialogd.protocol.model import USER, Addition, Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import StateDir, write_over
 from dialogd.store.engine import ENGINES, NOTHING, Differs, Place, Row
 from dialogd.store.journal import PERSON, Journals
-from dialogd.store.logfile import Addition, LogFile, Make
+from dialogd.store.logfile import LogFile, Make
 
 
 class Kept:

@@ -16,11 +16,11 @@ import pytest
 from dialogd.errors import StorageError
 from dialogd.protocol import grammar
 from dialogd.protocol.keys import key_mark
-from dialogd.protocol.model import SYSTEM, USER, Draft, Mark, digest
+from dialogd.protocol.model import SYSTEM, USER, Addition, Draft, Mark, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store.engine import ENGINES, Row
 from dialogd.store.journal import PERSON
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.logfile import LogFile
 from dialogd.store.mirror import Alarm
 from tests.engines.memory import LOGS, Memory, registered
 from tests.logfile.files import turn

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
-from dialogd.protocol.model import USER, Draft, digest
+from dialogd.protocol.model import USER, Addition, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store.engine import EngineAway
 from dialogd.store.journal import PERSON
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.logfile import LogFile
 from tests.engines.memory import LOGS, Memory, registered
 from tests.faults.shared import faults
 from tests.logfile.files import dialog_file

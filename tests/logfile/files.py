@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dialogd.protocol.model import Draft
+from dialogd.protocol.model import Addition, Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Journals
-from dialogd.store.logfile import Addition, LogFile, Make
+from dialogd.store.logfile import LogFile, Make
 
 OPENING = """# Claude Autonomous Dialog
 

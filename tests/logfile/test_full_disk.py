@@ -106,8 +106,7 @@ async def test_a_journal_that_has_no_room_keeps_the_dialog_as_it_was(tmp_path: P
 
 
 def test_an_attachment_that_has_no_room_is_not_linked(tmp_path: Path) -> None:
-    from dialogd.protocol.model import Draft
-    from dialogd.store.logfile import Addition
+    from dialogd.protocol.model import Addition, Draft
 
     path = dialog_file(tmp_path, text=LONG)
     log = log_of(path)

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import DialogdError, UnsafeFile
-from dialogd.protocol.model import Draft
+from dialogd.protocol.model import Addition, Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import StateDir, archive
 from dialogd.store.journal import Journals
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import OPENING, dialog_file, log_of, turn
 from tests.logfile.moments import at, moments
 from tests.support.pair import a_second

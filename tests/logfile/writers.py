@@ -15,10 +15,10 @@ import os
 import sys
 from pathlib import Path
 
-from dialogd.protocol.model import Draft
+from dialogd.protocol.model import Addition, Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import archive
-from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of, turn
 from tests.support.pair import PATIENCE
 

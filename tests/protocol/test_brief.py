@@ -16,10 +16,9 @@ from dialogd.backends import Usage
 from dialogd.backends.coding_agent import checkpoint, plan
 from dialogd.backends.parts import Prompt
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Draft, Mark, Participant
+from dialogd.protocol.model import Addition, Draft, Mark, Participant
 from dialogd.protocol.rules import PERSONALITIES
 from dialogd.protocol.state import Decision, Dialog, Escalation, Poll, Polls, Proposal, Standing
-from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening

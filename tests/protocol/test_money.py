@@ -21,7 +21,7 @@ from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.header import read_header
 from dialogd.protocol.lifecycle import signals
 from dialogd.protocol.marks import ParsedReply
-from dialogd.protocol.model import Condition, Draft, Limits, Mark
+from dialogd.protocol.model import Addition, Condition, Draft, Limits, Mark
 from dialogd.protocol.state import (
     Debt,
     Debts,
@@ -40,7 +40,6 @@ from dialogd.protocol.state import (
     used,
 )
 from dialogd.protocol.text import MAX_COUNT, MAX_TOKENS, Budget, budget_line, dollars, read_budget
-from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening, waits

@@ -14,8 +14,8 @@ from dialogd import person
 from dialogd.agent import prompt
 from dialogd.backends.parts import tokens_of
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import Addition
 from dialogd.protocol.state import Dialog
-from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.protocol.texts import texts
 from tests.support.room import Room, opening

@@ -22,11 +22,11 @@ from dialogd.protocol.certificate import seal, sealed_text
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import ParsedReply, is_yes
-from dialogd.protocol.model import Draft, Entry, Mark, Participant
+from dialogd.protocol.model import Addition, Draft, Entry, Mark, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import in_words
-from dialogd.store.logfile import Addition, LogFile, Make
+from dialogd.store.logfile import LogFile, Make
 from tests.support.paper import Paper
 
 # What an agent does when it is asked: answer, fail, or (None) say nothing at all.
