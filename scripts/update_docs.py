@@ -29,9 +29,9 @@ def command_line() -> Any:
 
 def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
     """The words of every command, groups before what is in them."""
-    for name, command in getattr(group, "commands", {}).items():
+    for name in getattr(group, "commands", ()):
         yield (*before, name)
-        yield from commands(command, *before, name)
+        yield from commands(group.get_command(None, name), *before, name)
 
 
 def helps() -> str:
@@ -41,7 +41,7 @@ def helps() -> str:
     for words in commands(root):
         command = root
         for word in words:
-            command = command.commands[word]
+            command = command.get_command(None, word)
         if command.hidden:
             continue
         context = command.make_context(words[-1], [], resilient_parsing=True)
@@ -79,7 +79,7 @@ def settings() -> str:
     """Every setting: key, flag, variables, default, meaning."""
     from dialogd.config import SETTINGS, Settings
 
-    start = command_line().commands["start"]
+    start = command_line().get_command(None, "start")
     flags = {parameter.name: parameter.opts for parameter in start.params}
     flags["id"] = ["ID"]
     shown = {name: value for name, value, _ in Settings().rows()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections import UserDict
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -136,15 +135,6 @@ def _top(version: Version = False, debug: Debug = False) -> None:
     """Options before the command; `--debug` is looked up where errors are translated."""
 
 
-class _Commands(UserDict[str, Any]):
-    """The commands by name, each imported when it is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        if self.data[name] is None:
-            self.data[name] = _import(name, COMMANDS[name])
-        return self.data[name]
-
-
 def _import(name: str, command: Located) -> Any:
     def found(place: str) -> Any:
         module, _, what = place.partition(":")
@@ -154,7 +144,7 @@ def _import(name: str, command: Located) -> Any:
     around.callback()(lambda: None)
     what = found(command.place) if command.place else found("options:command_of")(ACTS[name])
     if isinstance(what, typer.Typer):
-        around.add_typer(what, name=name)
+        around.add_typer(what, name=name, help=command.line)
     else:
         around.command(name, cls=found(command.kind) if command.kind else TyperCommand)(what)
     group: Any = get_command(around)
@@ -166,7 +156,11 @@ class _Top(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Commands(dict.fromkeys(COMMANDS))
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """The command of that name, imported once it is asked for; None for none."""
+        return _import(name, COMMANDS[name]) if name in COMMANDS else None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options before the command; in a terminal, nothing at all means `open`."""

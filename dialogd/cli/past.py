@@ -18,7 +18,7 @@ import typer
 from dialogd import person
 from dialogd.backends.seats import saved_cast, start_again
 from dialogd.cli import options
-from dialogd.cli.options import as_json, clock, daemons, fit, line, plain, remark, show, table
+from dialogd.cli.options import Text, Texts, as_json, clock, daemons, fit, line, option, plain, remark, show, table
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotRunning
 from dialogd.protocol import board as views
@@ -95,24 +95,15 @@ MOST_HEAD = 100_000  # bytes of a file in which the header of a build is looked 
 
 _ENTRY = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
-What = Annotated[
-    str | None, typer.Argument(metavar="[ENTRY|FILE]", help="An entry, such as 7 or 7.1; or the dialog file.")
-]
-Agents = Annotated[
-    list[str] | None,
-    typer.Option("--agent", metavar="ID", help="Only from or to this agent, User or System; repeat it for more."),
-]
-Kinds = Annotated[
-    list[str] | None, typer.Option("--kind", metavar="KIND", help="Only this kind, such as PROPOSAL; repeat it.")
-]
-SinceTurn = Annotated[
-    str | None, typer.Option(metavar="TURN", help="Only after this turn, or this long ago: 7, 2h, yesterday.")
-]
+What = Annotated[Text, typer.Argument(metavar="[ENTRY|FILE]", help="An entry, such as 7 or 7.1; or the dialog file.")]
+Agents = Annotated[Texts, option("ID", "Only from or to this agent, User or System; repeat it for more.")]
+Kinds = Annotated[Texts, option("KIND", "Only this kind, such as PROPOSAL; repeat it.")]
+SinceTurn = Annotated[Text, option("TURN", "Only after this turn, or this long ago: 7, 2h, yesterday.")]
 Project = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="The dialog of this project: of its settings, a build in it, or an agent's that works there; or its id."
+    Text,
+    option(
+        "DIR",
+        "The dialog of this project: of its settings, a build in it, or an agent's that works there; or its id."
         " Of a build: what happened to its tasks.",
     ),
 ]
@@ -367,16 +358,16 @@ TOPIC_WIDTH = 60  # characters of a topic in the list
 LEAST_ID = 4  # characters of the beginning of an id that name its dialog; a shorter word is looked for
 SHOWN = 12  # lines of a decision's text
 
-Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most. Default: 20.")]
+Limit = Annotated[int, option("N", "How many at most. Default: 20.", least=1)]
 Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
 Which = Annotated[str, typer.Argument(metavar="ID", help="Its id, the beginning of one, or the path of a file.")]
 Words = Annotated[
-    list[str] | None,
+    Texts,
     typer.Argument(metavar="[WORDS|ID]", help="What to look for; or one dialog, by its id or file, to show in full."),
 ]
 Rebuild = Annotated[bool, typer.Option("--rebuild", help="Read the archive's files anew, where its index is damaged.")]
-By = Annotated[str, typer.Option("--agent", metavar="ID", help="Only what this agent wrote; USER for you.")]
-Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, yesterday, 2026-11-01.")]
+By = Annotated[str, option("ID", "Only what this agent wrote; USER for you.")]
+Since = Annotated[str, option("TIME", "Not older than this: 2h, 7d, yesterday, 2026-11-01.")]
 
 
 def open_memory() -> Memory:
@@ -555,9 +546,9 @@ def told(decision: PastDecision) -> Iterator[str]:
 # -- `dialogd recall` and `outcome` -----------------------------------------------------------------------------------
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know, in your own words.")]
-MostRecalled = Annotated[int, typer.Option(min=1, metavar="N", help="How many decisions at most. Default: 3.")]
+MostRecalled = Annotated[int, option("N", "How many decisions at most. Default: 3.", least=1)]
 Outcome = Annotated[
-    str | None, typer.Argument(metavar="[worked|failed]", help="How it turned out; of a build, git can say it.")
+    Text, typer.Argument(metavar="[worked|failed]", help="How it turned out; of a build, git can say it.")
 ]
 Why = Annotated[str, typer.Argument(metavar="[WHY]", help="What happened, in a sentence.")]
 

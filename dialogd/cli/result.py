@@ -30,7 +30,7 @@ from dialogd.backends.parts import tokens_of
 from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.create import read_cast
-from dialogd.cli.options import as_json, line, plain, remark, show, table
+from dialogd.cli.options import Text, as_json, line, option, plain, remark, show, table
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.memory import keep
@@ -70,19 +70,12 @@ class PlanCommand(TyperCommand):
 def plan(
     path: options.FileArgument = None,
     *,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Write it there, as Markdown and JSON; `-` prints the whole of it."),
-    ] = None,
+    out: Annotated[Text, option("DIR", "Write it there, as Markdown and JSON; `-` prints the whole of it.")] = None,
     edit: Annotated[
         bool, typer.Option("--edit", help="Open a copy of your own, kept beside it, in $VISUAL or $EDITOR.")
     ] = False,
-    synthesize: Annotated[
-        str | None, typer.Option(SYNTHESIZE, metavar="[AGENT]", help="Let a model write a unified plan, in one call.")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option(metavar="NAME[:MODEL]", help="Which model that is. Default: the agent's own.")
-    ] = None,
+    synthesize: Annotated[Text, option("[AGENT]", "Let a model write a unified plan, in one call.")] = None,
+    backend: Annotated[Text, option("NAME[:MODEL]", "Which model that is. Default: the agent's own.")] = None,
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -229,11 +222,8 @@ def _remarking(what: str, say: Callable[[str], None] = remark) -> Iterator[None]
 
 # -- `dialogd export` -------------------------------------------------------------------------------------------------
 
-To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="md, html, pdf or json.")]
-Out = Annotated[
-    str | None,
-    typer.Option(metavar="PATH", help="Where to; `-` is standard output. Default: TOPIC-DIALOG.FORMAT here."),
-]
+To = Annotated[str, option("FORMAT", "md, html, pdf or json.")]
+Out = Annotated[Text, option("PATH", "Where to; `-` is standard output. Default: TOPIC-DIALOG.FORMAT here.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 
 
@@ -395,10 +385,7 @@ UNSIGNED = "shared, and no signatures lie beside it: who wrote what cannot be to
 SIGNED = "since it was shared, only who holds a seat's or a person's key wrote for them; before, its sharer vouches"
 TEXT_LINES = 8  # of the agreed text that are shown
 
-Kept = Annotated[
-    str | None,
-    typer.Option("--certificate", metavar="F", help="Compare with a certificate kept elsewhere: a plan's JSON."),
-]
+Kept = Annotated[Text, option("F", "Compare with a certificate kept elsewhere: a plan's JSON.")]
 Details = Annotated[bool, typer.Option("--details", help="Also each entry, the seals, and who signed what.")]
 
 

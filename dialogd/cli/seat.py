@@ -31,7 +31,7 @@ from dialogd.backends.sessions import (
 from dialogd.cli import options
 from dialogd.cli.create import AGREES, SEATS, Start, is_free, new_cast
 from dialogd.cli.launch import FAILED, Daemons, Interrupt, detached, end, peers
-from dialogd.cli.options import daemons, health, notify, plain, remark, show, table
+from dialogd.cli.options import Text, daemons, health, notify, option, plain, remark, show, table
 from dialogd.config import Settings, default_port, file_flag, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
@@ -44,13 +44,9 @@ LARGEST = 1_000_000  # characters of a reply
 ANSWER = 30.0  # seconds until it is known what became of a reply
 RULES = "Bash(dialogd live turn:*) and Bash(dialogd live reply:*)"  # no more: `dialogd` alone also starts programs
 
-live = typer.Typer(
-    help="Take part with an open coding session: join, turn, reply.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+live = typer.Typer(no_args_is_help=True)
 
-Who = Annotated[str | None, typer.Option("--id", metavar="ID", help="The agent, where several live seats are here.")]
+Who = Annotated[Text, option("ID", "The agent, where several live seats are here.", "--id")]
 
 
 # -- A session takes a seat -------------------------------------------------------------------------------------------
@@ -58,15 +54,10 @@ Who = Annotated[str | None, typer.Option("--id", metavar="ID", help="The agent, 
 
 @live.command()
 def join(
-    agent: Annotated[str | None, typer.Argument(metavar="[ID]", help="The seat: B. Default: the first free.")] = None,
+    agent: Annotated[Text, typer.Argument(metavar="[ID]", help="The seat: B. Default: the first free.")] = None,
     *,
-    session: Annotated[
-        str | None,
-        typer.Option("--session", metavar="NAME", help="Another session, as `dialogd live sessions` names it."),
-    ] = None,
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long one of its turns may take. Default: 30 minutes.")
-    ] = "",
+    session: Annotated[Text, option("NAME", "Another session, as `dialogd live sessions` names it.")] = None,
+    timeout: Annotated[str, option("TIME", "How long one of its turns may take. Default: 30 minutes.")] = "",
     go: Annotated[bool, typer.Option("--go", help="Set the dialog going, where its agents wait to begin.")] = False,
     file: options.FileOption = None,
 ) -> None:
@@ -140,9 +131,7 @@ def ask(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="Who is asked: BACKEND[:MODEL][@DIR], such as codex.")],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; `-` reads standard input.")],
     *,
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long one of this session's turns may take. Default: 30 minutes.")
-    ] = "",
+    timeout: Annotated[str, option("TIME", "How long one of this session's turns may take. Default: 30 minutes.")] = "",
     file: options.FileOption = None,
 ) -> None:
     """Ask another agent something, from the session you are in.
@@ -293,7 +282,7 @@ def _keeps(one: Session) -> str:
 
 @live.command()
 def turn(
-    page: Annotated[int, typer.Option("--page", min=1, metavar="N", help="Which page, where it has several.")] = 1,
+    page: Annotated[int, option("N", "Which page, where it has several. Default: 1.", least=1)] = 1,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until a turn is owed, or the dialog ends.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Show everything: the rules, and the dialog so far.")] = False,
@@ -320,9 +309,7 @@ def turn(
 def reply(
     text: Annotated[str, typer.Argument(metavar="[FILE]", help="The file with the reply; `-`: standard input.")] = "-",
     *,
-    debt: Annotated[
-        str, typer.Option("--debt", metavar="NAME", help="The turn, as `dialogd live turn` named it.")
-    ] = "",
+    debt: Annotated[str, option("NAME", "The turn, as `dialogd live turn` named it.")] = "",
     agent: Who = None,
     file: options.FileOption = None,
     json: options.JsonOption = False,

@@ -25,7 +25,7 @@ from dialogd.backends.command import BWRAP
 from dialogd.cli import options
 from dialogd.cli.create import is_free
 from dialogd.cli.launch import PROGRAM, browse, spawn, until_ready
-from dialogd.cli.options import as_json, ask, plain, show, table
+from dialogd.cli.options import as_json, ask, option, plain, show, table
 from dialogd.cli.result import save
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused
@@ -233,7 +233,7 @@ def _alerts(settings: Settings) -> Iterator[Fact]:
 
 # -- `dialogd config` and `alerts` ------------------------------------------------------------------------------------
 
-config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show the settings and where each comes from.")
+config = typer.Typer(no_args_is_help=True)
 
 Origin = Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")]
 
@@ -246,9 +246,7 @@ def show_settings(origin: Origin = False, file: options.FileOption = None, json:
     options.answer(facts, table(row if origin else row[:2] for row in rows), json=json)
 
 
-alerts = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Test how you are alerted when you are not looking."
-)
+alerts = typer.Typer(no_args_is_help=True)
 
 
 @alerts.command("test")
@@ -291,9 +289,7 @@ def try_alerts(file: options.FileOption = None, json: options.JsonOption = False
 
 # -- `dialogd templates` ----------------------------------------------------------------------------------------------
 
-templates = typer.Typer(
-    rich_markup_mode=None, invoke_without_command=True, help="List the templates that a dialog can start from."
-)
+templates = typer.Typer(invoke_without_command=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, a file, or a folder with a SKILL.md.")]
 
@@ -388,9 +384,7 @@ ADD = {"claude": ("mcp", "add", "--scope", "user", NAME, "--"), "codex": ("mcp",
 FILES = {"gemini": Path(".gemini/settings.json"), "cursor": Path(".cursor/mcp.json")}
 """Where a client without such a command keeps its servers, below the home directory."""
 
-mcp = typer.Typer(
-    help="Serve dialogs as tools, for programs that speak MCP.", rich_markup_mode=None, invoke_without_command=True
-)
+mcp = typer.Typer(invoke_without_command=True)
 
 Client = Literal["claude", "codex", "gemini", "cursor"]
 
@@ -399,9 +393,7 @@ Client = Literal["claude", "codex", "gemini", "cursor"]
 def serve(
     context: typer.Context,
     http: Annotated[bool, typer.Option("--http", help="Listen on the loopback instead of standard input.")] = False,
-    port: Annotated[
-        int, typer.Option(metavar="N", help="Where, with --http. Default: 3900.", show_default=False)
-    ] = 3900,
+    port: Annotated[int, option("N", "Where, with --http. Default: 3900.")] = 3900,
     file: options.FileOption = None,
 ) -> None:
     """Serve dialogs as tools, for programs that speak MCP.
@@ -539,10 +531,8 @@ def init(
 
 # -- `dialogd open`: the page on which dialogs are found and started --------------------------------------------------
 
-Port = Annotated[int | None, typer.Option(metavar="N", help="Where it listens. Default: 2999.", show_default=False)]
-Linger = Annotated[
-    str, typer.Option(metavar="TIME", help="How long it stays when nobody looks. Default: 1 hour.", show_default=False)
-]
+Port = Annotated[int | None, option("N", "Where it listens. Default: 2999.")]
+Linger = Annotated[str, option("TIME", "How long it stays when nobody looks. Default: 1 hour.")]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the address, and open no browser.")]
 Foreground = Annotated[bool, typer.Option("--foreground", help="Serve in this terminal, until Ctrl-C.")]
 

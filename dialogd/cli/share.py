@@ -20,7 +20,7 @@ from dialogd.backends import auto
 from dialogd.backends.seats import start_again
 from dialogd.cli import options
 from dialogd.cli.create import check_id
-from dialogd.cli.options import daemons, plain, remark
+from dialogd.cli.options import Texts, daemons, option, plain, remark
 from dialogd.config import Settings, dotenv, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, Refused
 from dialogd.protocol.header import with_keys
@@ -332,8 +332,8 @@ def _starts(settings: Settings, dialog: Dialog, here: Iterable[str], budget: str
 # -- The commands -----------------------------------------------------------------------------------------------------
 
 Url = Annotated[str, typer.Argument(metavar="[URL]", help="The engine; without it a shared one's keys change.")]
-Seats = Annotated[options.Texts, options.option("ID[=KEY]", "Who sits elsewhere, or ID=here. Default: all but one.")]
-People = Annotated[options.Texts, options.option("[NAME=]KEY", "Your SSH key; NAME=KEY: another person's.", "--person")]
+Seats = Annotated[Texts, option("ID[=KEY]", "Who sits elsewhere, or ID=here. Default: all but one.")]
+People = Annotated[Texts, option("[NAME=]KEY", "Your SSH key; NAME=KEY: another person's.", "--person")]
 
 
 def share(
@@ -341,7 +341,7 @@ def share(
     *,
     seat: Seats = None,
     people: People = None,
-    guest: Annotated[str, options.option("NAME", "What the person at the other side is called.", "--guest")] = "",
+    guest: Annotated[str, option("NAME", "What the person at the other side is called.", "--guest")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     file: options.FileOption = None,
     json: options.JsonOption = False,
@@ -370,8 +370,8 @@ def share(
 def join(
     line: Annotated[str, typer.Argument(metavar="[LINE]", help="What `dialogd share` printed, in quotes.")] = "",
     *,
-    own: Annotated[str, typer.Option("--person", metavar="KEY", help="The file of your SSH key.")] = "",
-    key: Annotated[str, typer.Option(metavar="ID", help="Make a key for that seat, for a line to come; no more.")] = "",
+    own: Annotated[str, option("KEY", "The file of your SSH key.", "--person")] = "",
+    key: Annotated[str, option("ID", "Make a key for that seat, for a line to come; no more.")] = "",
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:

@@ -15,7 +15,7 @@ from dialogd import person
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.create import is_free, read_cast
-from dialogd.cli.options import daemons, done, plain, remark, show
+from dialogd.cli.options import daemons, done, option, plain, remark, show
 from dialogd.cli.result import keep_ended, leave_plan
 from dialogd.cli.status import onwards
 from dialogd.config import Settings, file_flag, start_command
@@ -31,10 +31,8 @@ from dialogd.store.registry import Running, settle
 # -- What is more on the command line than an act ---------------------------------------------------------------------
 
 Guest = Annotated[str, typer.Argument(metavar="ID[=BACKEND[:MODEL]]", help="The new agent: C, or C=grok.")]
-GuestName = Annotated[str, typer.Option("--name", metavar="N", help="Its name in headings.")]
-GuestPort = Annotated[
-    int | None, typer.Option("--port", min=1, max=65_535, metavar="N", help="Where its daemon listens.")
-]
+GuestName = Annotated[str, option("N", "Its name in headings.")]
+GuestPort = Annotated[int | None, option("N", "Where its daemon listens.", least=1, most=65_535)]
 
 
 def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: options.FileOption = None) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from dialogd.cli import options
-from dialogd.cli.options import daemons, healths, line
+from dialogd.cli.options import Text, daemons, healths, line, option
 from dialogd.config import Settings, file_flag, file_words
 from dialogd.errors import DialogdError, NotRunning
 from dialogd.person import taken_out
@@ -286,10 +286,7 @@ def _you(agent: str) -> str:
 AwayOption = Annotated[
     bool, typer.Option("--away", help="What happened since you last spoke instead: needed of you, decided, proposed …")
 ]
-Since = Annotated[
-    str | None,
-    typer.Option(metavar="WHEN", help="The same, since then: a turn (7), how long ago (2h), yesterday, a time."),
-]
+Since = Annotated[Text, option("WHEN", "The same, since then: a turn (7), how long ago (2h), yesterday, a time.")]
 All = Annotated[bool, typer.Option("--all", help="List every daemon of yours, whatever its file.")]
 Board = Annotated[bool, typer.Option("--board", help="What was contributed, proposed and decided instead.")]
 Cost = Annotated[bool, typer.Option("--cost", help="What each agent has spent instead, and what is left.")]

@@ -305,7 +305,7 @@ def test_commands_that_are_shown_exist_with_their_options(document: Any) -> None
     for line in _shown_commands(document):
         command, words = top, shlex.split(line.replace("…", " "), comments=True)[1:]
         while words and not words[0].startswith("-") and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
+            command = command.get_command(None, words.pop(0))
         if isinstance(command, Shorthand):
             command = next(iter(command.commands.values()))
         options = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
