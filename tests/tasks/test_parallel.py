@@ -14,7 +14,10 @@ from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.tasks.approvals import Judge
 from dialogd.tasks.git import Git
+from tests.tasks.repos import Plants, Repo, write
 from tests.tasks.site import BWRAP, PRINT, READ, Site, git
+from tests.tasks.test_git import planted
+from tests.tasks.test_merge import SIGNERS
 
 pytestmark = pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
 
@@ -137,3 +140,85 @@ def test_a_lead_cannot_write_where_another_works(tmp_path: Path) -> None:
         site.until_end()
         assert [task.state for task in site.tasks] == [APPROVED] * 3
         assert git(site.repo, "show", f"{site.tasks[0].commit}:ages.py") == READ["ages.py"].rstrip()
+
+
+LINES = [f"{number}\n" for number in range(40)]
+FIRST, LAST = "".join(["first\n", *LINES[1:]]), "".join([*LINES[:-1], "last\n"])
+# What a lead tries in its worktree: settings and hooks of the repository, and a repository of its own.
+TRIES = (
+    "git config core.fsmonitor '{0}'; git config --worktree core.fsmonitor '{0}'; mkdir -p hooks inner; cd inner"
+    " && git init -q . && git config core.fsmonitor '{0}'; mv .git git; cd ..; cp '{0}' hooks/pre-commit; true"
+)
+
+
+def made_hostile(site: Site, plants: Plants, where: str) -> None:
+    """Programs wherever git would run one; attributes that ask for them, an object replaced, a graft, one inside."""
+    repo = Repo(site.repo, site.folder / "home")
+    write(site.repo, {"lines.txt": "".join(LINES), ".gitattributes": "* diff=planted merge=planted\n*.long -diff\n"})
+    write(site.repo, {"a.long": "long\n", ".gitignore": "inner-of-mine/\n"})
+    git(site.repo, "add", "-A")
+    git(site.repo, "commit", "-q", "-m", "Lines")
+    planted(repo, plants, where)
+    inner = site.repo / "inner-of-mine"
+    git(site.repo, "init", "-q", str(inner))
+    for at in (site.repo, inner):
+        git(at, "config", "extensions.worktreeConfig", "true")
+        git(at, "config", "--worktree", "core.sshCommand", plants.program("ssh-of-a-worktree"))
+    git(inner, "config", "core.fsmonitor", plants.program("fsmonitor-inside", "exit 1"))
+    (site.repo / "mine.txt").write_text("not committed\n")
+    other = repo.git("hash-object", "-w", "--no-filters", "--stdin", stdin="replaced\n")
+    git(site.repo, "update-ref", f"refs/replace/{git(site.repo, 'rev-parse', 'main:lines.txt')}", other)
+    (site.repo / ".git" / "info" / "grafts").write_text(git(site.repo, "rev-parse", "main") + "\n")
+    repo.git("config", "--file", str(repo.home / ".gitconfig"), "gpg.program", plants.program("mine", SIGNS))
+
+
+SIGNS = SIGNERS["gpg.program"][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["own", "included", "home"])
+def test_two_leads_in_a_hostile_repository_run_nothing_of_it_up_to_the_merge(tmp_path: Path, where: str) -> None:
+    """The programs are named in the repository, in a file that it includes, or at home; and in the environment."""
+    plants, home = Plants(tmp_path / "plants"), tmp_path / "home"
+    home.mkdir()
+    tries = {"run": TRIES.format(plants.program("of-a-lead"))}
+    script = {
+        "plan": "\n".join(PLAN.splitlines()[:2]),
+        "001.1": {**READ, "lines.txt": FIRST, **tries},
+        "002.1": {**SAY, "lines.txt": LAST, **tries},
+    }
+    environment = {
+        "HOME": str(home), "GIT_DIR": str(tmp_path / "none"), "GIT_INDEX_FILE": str(tmp_path / "index"),
+        "GIT_EXTERNAL_DIFF": plants.program("external-env"), "GIT_TRACE": str(tmp_path / "trace"),
+        "GIT_CONFIG_PARAMETERS": f"'core.fsmonitor'='{plants.program('fsmonitor-env')}'",
+    }  # fmt: skip
+    with Site(tmp_path, script, leads="LN", environment=environment) as site:
+        made_hostile(site, plants, where)
+        plants.forget()
+        site.waits_at("work 001.1", "work 002.1")
+        site.plan()
+        site.until(lambda: {"work 001.1", "work 002.1"} <= {*site.calls}, "both to be at work")
+        site.waits_at()
+        site.until_end()
+        assert [task.state for task in site.tasks] == [APPROVED] * 2, site.text
+        assert sorted(call for call in site.calls if call.startswith("work")) == ["work 001.1", "work 002.1"]
+        assert plants.ran == set()
+        done = site.commands("build", "merge", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert plants.ran == {"mine"}
+        done = site.commands("tasks", "verify", "--commit", "main")
+        assert (done.returncode, plants.ran) == (0, {"mine"}), done.stderr
+        assert not (tmp_path / "trace").exists()
+        assert {task.state for task in site.tasks} == {MERGED}
+        assert faults(site.file.read_bytes()) == ()
+        assert (site.repo / "lines.txt").read_text() == "".join(["first\n", *LINES[1:-1], "last\n"])
+        assert (site.repo / "mine.txt").read_text() == "not committed\n"
+        assert all(
+            (site.repo / name).exists() for name in ("hooks/pre-commit", "inner/git/config", "inner-of-mine/.git")
+        )
+        (site.repo / ".git" / "info" / "grafts").unlink()
+        repo = Repo(site.repo, home)
+        assert repo.git("rev-list", "--count", "main") == "4"
+        for word in (["status"], ["diff", "main~2"], ["add", "mine.txt"], ["commit", "-m", "x"], ["fetch"]):
+            repo.git(*word, may_fail=True)
+        assert plants.ran >= {"fsmonitor", "clean", "external", "remote", "hook-post-index-change"}
