@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -392,6 +393,68 @@ def test_a_node_project_has_its_node_modules(tmp_path: Path) -> None:
         site.build()
         assert [(task.state, task.gate) for task in site.tasks] == [("approved", "passed")], site.text
         assert "I ran it: 0 " in site.text
+
+
+# Projects whose tests are run by a program of their own, which git does not have as one: `npm ci` makes it one.
+PROGRAM = {
+    "checks/package.json": '{"name": "checks", "version": "1.0.0", "bin": {"checks": "./run.js"}}',
+    "checks/run.js": "#!/usr/bin/env node\nconsole.log('green');\n",
+    ".gitignore": "node_modules\n",
+}
+OF_A_WORKSPACE = {**PROGRAM, "package.json": '{"workspaces": ["checks"], "scripts": {"test": "checks"}}'}
+OF_A_FOLDER = {
+    **PROGRAM,
+    "package.json": '{"dependencies": {"checks": "file:./checks"}, "scripts": {"test": "checks"}}',
+}
+CI = "npm ci --offline --no-audit --no-fund"
+
+
+def locked(repo: Path, files: Mapping[str, str]) -> None:
+    """Write a Node project with its lock file."""
+    write(repo, dict(files))
+    words = ["npm", "install", "--package-lock-only", *CI.split()[2:]]
+    subprocess.run(words, cwd=repo, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+@pytest.mark.parametrize("file_mode", ["true", "false"])
+@pytest.mark.parametrize("files", [OF_A_WORKSPACE, OF_A_FOLDER], ids=["workspace", "folder"])
+async def test_a_program_that_npm_makes_executable_fails_no_setup_and_is_in_no_commit(
+    bench: Bench, files: Mapping[str, str], file_mode: str
+) -> None:
+    """Until the lead makes it one, where the repository's git looks at that."""
+    bench.repo.git("config", "core.fileMode", file_mode)
+    bench.trees = Worktrees(bench.repo.path, build=bench.trees.build)
+    locked(bench.repo.path, files)
+    bench.base = bench.repo.commit()
+    found = await bench.prepare(f"{CI}; mkdir node_modules/seen; stat -c %A checks/run.js >node_modules/seen/mode")
+    assert list(found) == ["node_modules"]
+    assert (found["node_modules"] / "seen" / "mode").read_text() == "-rwxr-xr-x\n"
+    worktree = bench.worktree()
+    assert not os.access(worktree.path / "checks" / "run.js", os.X_OK)
+    write(worktree.path, {"a.txt": "b\n"})
+    one = bench.trees.submit(worktree, 1, "1:x", "Task")
+    assert bench.repo.git("diff", "--name-only", bench.base, one.commit) == "a.txt"
+    ran = await bench.gate("node node_modules/.bin/checks", CI).over(one.commit, "1", at=worktree.path, base=bench.base)
+    assert (ran.state, ran.tail) == ("passed", "green")
+    (worktree.path / "checks" / "run.js").chmod(0o755)
+    two = bench.trees.submit(worktree, 2, "2:x", "Task")
+    told = bench.repo.git("diff", "--summary", one.commit, two.commit).split()
+    assert told == (["mode", "change", "100644", "=>", "100755", "checks/run.js"] if file_mode == "true" else [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(BWRAP) or shutil.which("npm") is None, reason=BWRAP or "npm is not installed")
+def test_a_program_of_a_workspace_runs_where_git_has_it_as_one(tmp_path: Path) -> None:
+    script = {"plan": PLAN.splitlines()[0], "001.1": {"a.txt": "a\n", "run": "npm test --no-update-notifier"}}
+    with Site(tmp_path, script, gate="npm test") as site:
+        locked(site.repo, OF_A_WORKSPACE)
+        begun(site, OF_A_WORKSPACE, CI)
+        site.build()
+        assert [(task.state, task.gate) for task in site.tasks] == [("approved", "passed")], site.text
+        assert "I ran it: 0 " in site.text
+        assert "green" in site.text
 
 
 @pytest.mark.slow
