@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
+from dialogd.backends.apis import QUOTED
 from dialogd.backends.coding_agent import Checkpoint, checkpoint, counts, ended, failed, plan, table
 from dialogd.backends.command import INSTALL, NO_PROGRAM, Command, Messages, last_line
 from dialogd.backends.parts import tokens_of
@@ -41,7 +42,6 @@ PACKAGE, INSTALL_ACP = "agent-client-protocol", 'pip install "dialogd[acp]"'
 REPLY_CAP = 4 * 1024 * 1024  # characters
 CANCEL_GRACE = 0.3  # seconds that an agent has to end its turn by itself before it is ended
 READ_ONLY = ("read-only", "readonly", "plan")  # modes, the strictest first
-QUOTED = 200  # characters of an agent's own words
 
 # What an agent reports while it works, as far as it matters here; everything else is dropped unread.
 _HEARD = frozenset({"agent_message_chunk", "tool_call", "usage_update"})

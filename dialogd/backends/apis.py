@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from operator import attrgetter
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -189,7 +190,7 @@ def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> Back
 def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply) -> BackendError:
     variable = service.variable or "OPENAI_API_KEY, with the address in OPENAI_BASE_URL"
     fix = "put the key for {host} into {variable}" if meaning.kind == "auth" and not service.key else meaning.fix
-    fix = fix.format(vendor=service.vendor, model=service.model, host=service.host, variable=variable)
+    fix = fix.format(vendor=service.vendor, model=service.model, host=host_of(service.url), variable=variable)
     is_refused = meaning.kind == "refusal"
     if is_refused and reply.detail:
         cause = f"{cause}: {one_line(reply.detail, QUOTED, service.secrets)}"
@@ -269,10 +270,6 @@ class Service:
     variable: str  # where the key stands, or should
     model: str
     more: tuple[str, ...] = field(default=(), repr=False)  # further secrets of the person's
-
-    @property
-    def host(self) -> str:
-        return host_of(self.url)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -443,6 +440,7 @@ class API(Backend):
     unasked: ClassVar[Mapping[str, str]]  # what that client would else take from this process's environment
     headers: ClassVar[str]  # the variable with headers of the person's
     stops: ClassVar[Mapping[str, str]]  # the service's words for why a reply ended, in those of `ENDS`
+    path: str  # of the client's resource whose `create` takes the body
 
     def __init__(self, options: Options, service: Service, price: Price | None) -> None:
         self.service = replace(service, more=options.secrets)
@@ -465,10 +463,6 @@ class API(Backend):
         self, body: dict[str, Any], offered: Sequence[OfferedTool], so_far: Sequence[Exchange], *, may_call: bool
     ) -> dict[str, Any]:
         """That body with the tools, and with the calls that were made for it so far; without `may_call` the last."""
-        raise NotImplementedError
-
-    def create(self, client: Any) -> Any:
-        """The call of the SDK's client that takes the body."""
         raise NotImplementedError
 
     def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
@@ -559,7 +553,7 @@ class API(Backend):
         await asyncio.to_thread(importlib.import_module, self.sdk[0])  # takes seconds, in which the daemon must answer
         if self._client is None:
             self._client = self._connect()
-        create, read = self.create(self._client), self.reading(reply)
+        create, read = attrgetter(f"{self.path}.create")(self._client), self.reading(reply)
         body = self.question(request, prompt, reply.most)
         if request.tools is not None:
             body = self.with_tools(body, request.tools.offered, so_far, may_call=reply.may_use)
@@ -640,6 +634,7 @@ class Anthropic(API):
     sdk = ("anthropic", "AsyncAnthropic", "AnthropicError")
     unasked: ClassVar[Mapping[str, str]] = {"webhook_key": ""}
     headers = "ANTHROPIC_CUSTOM_HEADERS"
+    path = "messages"
     stops: ClassVar[Mapping[str, str]] = {
         "end_turn": "done", "stop_sequence": "done", "max_tokens": "length", "pause_turn": "pause", "tool_use": "tool",
         "model_context_window_exceeded": "window",
@@ -681,9 +676,6 @@ class Anthropic(API):
             messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
         tools = [{"name": one.name, "description": one.description, "input_schema": one.schema} for one in offered]
         return body | {"messages": messages, "tools": tools} | ({} if may_call else {"tool_choice": {"type": "none"}})
-
-    def create(self, client: Any) -> Any:
-        return client.messages.create
 
     def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
         return lambda event: _read_message(event, reply) if event is not None else ""
@@ -842,6 +834,7 @@ class OpenAI(API):
             window = int(length) if length.isdecimal() and len(length) < 9 else 0
             self.room = max(window - self.most_out, window // 2) or ROOM
         self.api = options.api or ("responses" if service.is_at(*VENDORS) else "chat")
+        self.path = "chat.completions" if self.api == "chat" else "responses"
 
     @staticmethod
     def probe(variables: Mapping[str, str], variant: str) -> Found:
@@ -894,9 +887,6 @@ class OpenAI(API):
                 ]
             choice["input"] = items
         return body | {"tools": flat} | choice
-
-    def create(self, client: Any) -> Any:
-        return client.chat.completions.create if self.api == "chat" else client.responses.create
 
     def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
         """The function that adds an event to the reply; local models' thoughts are left out."""

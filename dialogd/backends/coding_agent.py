@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from dialogd.backends import MACHINE, WRITING, Backend, Found, Options, Price, Request, Tool, Usage, bare, price_of
-from dialogd.backends.apis import SHORTER, TOO_LONG
+from dialogd.backends.apis import QUOTED, SHORTER, TOO_LONG
 from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
 from dialogd.backends.parts import Part, Prompt, tokens_of
 from dialogd.backends.readonly_proof import KEY, NO_SHELL, Order, Proof, Run, Stage, Way, prove
@@ -33,7 +33,6 @@ from dialogd.store.leftovers import note_made
 
 VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
 LONGEST = 4096  # bytes that a program may print when it is asked for its version
-QUOTED = 200  # characters of a program's own words
 ROOM = 150_000  # tokens; what the smallest window of today's models leaves for a prompt
 
 log = logging.getLogger("dialogd")

@@ -294,8 +294,6 @@ class _Service(ThreadingHTTPServer):
     `given` counts the answers of this turn; `fetched` are the paths of whatever was got there.
     """
 
-    daemon_threads, block_on_close = True, False
-
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"

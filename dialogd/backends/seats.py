@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from dialogd.backends import BACKENDS, kind_of, secrets
 from dialogd.config import SETTINGS, Settings, dotenv, start_command
 from dialogd.protocol.state import Dialog
@@ -80,13 +82,13 @@ class Cast:
         write_json(state.dialog(file) / CAST, asdict(self))
 
 
+_CAST = TypeAdapter(Cast)
+
+
 def saved_cast(state: StateDir, file: Path) -> Cast | None:
     """The cast that was kept for this file, None without one."""
-    found = read_json(state.dialog(file) / CAST)
-    with suppress(TypeError, KeyError, ValueError):
-        rows = ({key: row[key] for key in Seat.__dataclass_fields__ if key in row} for row in found["seats"])
-        seats = tuple(Seat(**{**row, "gate_sees": tuple(row.get("gate_sees", ()))}) for row in rows)
-        return Cast(found["dialog"], seats, found["pace"], found["by"], float(found["linger"]))
+    with suppress(ValidationError):
+        return _CAST.validate_python(read_json(state.dialog(file) / CAST))
     return None
 
 

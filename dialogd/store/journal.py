@@ -94,10 +94,6 @@ class Intent:
     entry: bytes
     number: int
 
-    @property
-    def chain(self) -> str:
-        return chain_of(self.entry)
-
 
 @dataclass(frozen=True, slots=True)
 class Received:

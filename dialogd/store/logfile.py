@@ -344,7 +344,7 @@ class LogFile:
                 size = os.fstat(fd).st_size
                 there = pread(fd, len(intent.entry), intent.at) if self._file.status() is not None else b""
             if there == intent.entry:
-                journal.record("done", durable=False, chain=intent.chain, number=intent.number)
+                journal.record("done", durable=False, chain=chain_of(intent.entry), number=intent.number)
 
     # -- a shared dialog: store/mirror.py -------------------------------------------------------------------------
 
