@@ -32,7 +32,7 @@ from dialogd.cli import options
 from dialogd.cli.create import read_cast
 from dialogd.cli.options import Text, as_json, line, option, plain, remark, show, table
 from dialogd.config import Settings, new_command
-from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
+from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused
 from dialogd.memory import keep
 from dialogd.person import taken_out
 from dialogd.protocol.certificate import RECORDS, Certificate, answers, certify, changes, differences, faults, where
@@ -41,7 +41,7 @@ from dialogd.protocol.keys import spoken
 from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.state import Dialog, Spent, budget_standing, estimate, in_dollars, total, used
 from dialogd.protocol.text import dollars, many
-from dialogd.store.disk import StateDir, attachments_of, file_of, fix, real, why, write_over
+from dialogd.store.disk import StateDir, attachments_of, file_of, real, why, write_over, writing
 from dialogd.store.logfile import LogFile
 from dialogd.templates import Opening, compose
 from dialogd.views import documents
@@ -267,10 +267,8 @@ def fresh(target: Path, otherwise: str, *, force: bool) -> None:
 
 def save(made: bytes, target: Path) -> None:
     """Write the file. Raises `StorageError`."""
-    try:
+    with writing(target):
         write_over(made, target)
-    except OSError as error:
-        raise StorageError(f"{target} cannot be written: {why(error)}", fix=fix(error)) from error
 
 
 # -- `dialogd status --cost` ------------------------------------------------------------------------------------------

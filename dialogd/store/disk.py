@@ -244,6 +244,15 @@ def fix(error: OSError) -> str:
     return FIXES.get(error.errno or 0, "check the disk and the path")
 
 
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """Have what the disk refuses in here be a `StorageError` that says so of `what`."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what} cannot be written: {why(error)}", fix=fix(error)) from error
+
+
 # -- Small JSON files of things that may be lost ----------------------------------------------------------------------
 
 

@@ -34,6 +34,7 @@ from dialogd.store.disk import (
     write_all,
     write_once,
     write_over,
+    writing,
 )
 from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, Lost, chain_of, still_lost
 from dialogd.store.registry import Caller, caller_here
@@ -263,10 +264,8 @@ class LogFile:
         return True
 
     def _write(self, fd: int, data: bytes) -> None:
-        try:
+        with writing(self.path):
             write_all(fd, data)
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be written: {why(error)}", fix=fix(error)) from error
         try:
             flush(fd)
         except OSError as error:
@@ -419,12 +418,10 @@ class LogFile:
         return dialog.last is not None and dialog.last.condition is Condition.SOUND and not dialog.tail.strip(b"\n")
 
     def _attach(self, addition: Addition) -> None:
-        try:
+        with writing(self.attachments):
             make_folder(self.attachments)
             # Named by its hash: when it is there already, it is the same text.
             write_once(addition.overflow.encode("utf-8", "replace"), self.attachments / addition.attachment)
-        except OSError as error:
-            raise StorageError(f"{self.attachments} cannot be written: {why(error)}", fix=fix(error)) from error
 
     def check(self) -> None:
         """Raise `UnsafeFile` for what lies beside the dialog and could lead elsewhere: its folder, a journal."""

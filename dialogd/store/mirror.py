@@ -30,7 +30,7 @@ from dialogd.protocol.keys import SOMEBODY, Keys, misuse, spoken
 from dialogd.protocol.model import SYSTEM, USER, Addition, Draft, digest
 from dialogd.protocol.state import Dialog
 from dialogd.store import signing
-from dialogd.store.disk import distrust, fix, flush, make_folder, read_json, why, write_all, write_once, write_over
+from dialogd.store.disk import distrust, flush, make_folder, read_json, write_all, write_once, write_over, writing
 from dialogd.store.engine import NOTHING, Differs, Engine, EngineAway, Place, Row, SeatTaken, open_engine, public
 from dialogd.store.logfile import LARGEST
 
@@ -434,7 +434,7 @@ class Mirror:
         if one in signed:
             return
         line = f"\n{one.end} {one.sha} {one.seat} {one.signature}\n".encode()  # whatever a crash left stands above it
-        try:
+        with writing(path):
             make_folder(self.file.attachments)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
@@ -443,8 +443,6 @@ class Mirror:
                 size = os.fstat(fd).st_size
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {why(error)}", fix=fix(error)) from error
         self._known = (size, sorted((one, *(known for known in signed if known.end != one.end)), key=lambda k: k.end))
 
     # -- following the log ----------------------------------------------------------------------------------------

@@ -202,7 +202,9 @@ class Key:
     @property
     def is_running(self) -> bool:
         """True while the very process of this key runs; of one without a process False."""
-        return self.pid > 0 and is_start(self.pid, self.started)
+        if "." in self.started:  # seconds, no clock ticks
+            return is_running(self.pid, float(self.started))
+        return self.pid > 0 and start_of(self.pid) == self.started
 
 
 def read_key(text: str) -> Key | None:
@@ -229,11 +231,6 @@ def process_key(pid: int) -> str:
     """The process of that pid, told from a later one of the same number: `PID:START`; "" for none."""
     started = start_of(pid)
     return f"{pid}:{started}" if started else ""
-
-
-def is_start(pid: int, started: str) -> bool:
-    """True when the process of that pid began then: in clock ticks (`8123456`), or in seconds (`1795404471.23`)."""
-    return is_running(pid, float(started)) if "." in started else bool(started) and start_of(pid) == started
 
 
 # -- Whose tree a process belongs to ----------------------------------------------------------------------------------
@@ -279,7 +276,7 @@ def is_inside(pid: int, session: str) -> bool:
 
 
 def _is_of(process: psutil.Process, key: Key) -> bool:
-    return (process.pid == key.pid and is_start(key.pid, key.started)) or _is_marked(process, key)
+    return (process.pid == key.pid and key.is_running) or _is_marked(process, key)
 
 
 def _line(pid: int) -> list[psutil.Process]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from dialogd.errors import BadInput, NotInstalled, StorageError
 from dialogd.protocol.keys import read_key
 from dialogd.protocol.text import one_line
-from dialogd.store.disk import fix, make_folder, why, write_over
+from dialogd.store.disk import make_folder, write_over, writing
 
 NAMESPACE = "dialogd"  # a signature that was made for something else is none
 PATIENCE = 60.0  # seconds for ssh-keygen: a key may want a touch, its agent a yes. The file lock is held meanwhile
@@ -51,12 +51,10 @@ def write_invitation(seed: str, path: Path, comment: str = "invitation") -> str:
     if not re.fullmatch("[A-Za-z0-9_-]{43}", seed):
         raise BadInput("the key in the invitation is not whole", fix="copy the whole line, and put it in quotes")
     private, public = _pair(b64decode(f"{seed}=", altchars=b"-_"))
-    try:
+    with writing(path):
         make_folder(path.parent)
         write_over(private, path)
         write_over(f"{public} {comment}\n".encode(), path.with_name(f"{path.name}.pub"))
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {why(error)}", fix=fix(error)) from error
     return public
 
 

@@ -17,14 +17,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.command import BWRAP, ESCAPE_SEQUENCE, clean_environment, confined, homes, limits_of, missing
-from dialogd.errors import BackendError, BadInput, DialogdError, NotInstalled, StorageError
+from dialogd.errors import BackendError, BadInput, DialogdError, NotInstalled
 from dialogd.protocol.build import GateResult, command_of
 from dialogd.protocol.model import Condition
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, one_line
 from dialogd.store.child import Child, Limits
-from dialogd.store.disk import StateDir, fix, why, write_over
+from dialogd.store.disk import StateDir, write_over, writing
 from dialogd.store.journal import PERSON, Journals
 
 if TYPE_CHECKING:
@@ -185,10 +185,8 @@ async def run(  # noqa: PLR0913 - what a program of the build may see and take
         output.add(f"\n[ended by dialogd: {child.passed}]\n".encode())
         code = 128 + signal.SIGKILL
     data = output.kept()
-    try:
+    with writing(f"the gate's log {log}"):
         await asyncio.to_thread(write_over, data, log)
-    except OSError as error:
-        raise StorageError(f"the gate's log {log} cannot be written: {why(error)}", fix=fix(error)) from error
     state = "timeout" if not is_over else "failed" if code else "passed"
     return GateResult(state, code if is_over else None, time.monotonic() - began, sha256(data).hexdigest(), _told(data))
 
