@@ -395,40 +395,37 @@ class Caller:
         return self.seat.id if Path(self.seat.file) in (file, real(file)) else OTHER
 
 
-def caller_of(pids: Sequence[int], folder: Path) -> Caller:
-    """Where an act of these processes comes from, with the registry's `folder`; of none: unknown, while a seat lives.
+def caller_of(find: Callable[[], Sequence[int]], folder: Path) -> Caller:
+    """Where an act of the processes that `find` finds comes from, with the registry's `folder`.
 
-    Daemons are told apart: what they ask of one another was decided by whoever asked them.
+    They are looked for while a daemon there speaks for a session or works on a build; where none is found, it is
+    unknown. Daemons are told apart: what they ask of one another was decided by whoever asked them.
     """
-    running = seated(folder)
-    if not any(one.session or one.repo for one in running):
+    known = [daemon for _, daemon in entries(folder)]
+    seats = [one for one in known if (one.session or one.repo) and one.is_alive()]
+    if not seats:
         return Caller()
+    pids = find()
     if not pids:
         return Caller(is_unknown=True)
-    daemons = {one.pid for one in running}
-    seats = (seat_of(pid, running) for pid in pids if pid not in daemons)
-    return Caller(next(filter(None, seats), None))
+    daemons = {one.pid for one in known if one.is_alive()}
+    found = (seat_of(pid, seats) for pid in pids if pid not in daemons)
+    return Caller(next(filter(None, found), None))
 
 
-def seated(folder: Path) -> tuple[Running, ...]:
-    """The daemons that run, while one of them speaks for a session or works on a build; else none. Changes nothing."""
-    known = [daemon for _, daemon in entries(folder)]
-    if not any(one.session or one.repo for one in known):
-        return ()
-    return tuple(one for one in known if one.is_alive())
+def _this_process(folder: Path) -> Caller:
+    found = caller_of(lambda: [os.getpid()], folder)
+    # A command of a session's may have been given another state directory, which lists no seat of it.
+    return Caller(seat_of(os.getpid(), _anywhere())) if found.is_person and _is_in_session(os.getpid()) else found
 
 
-_finder: ContextVar[Callable[[], Sequence[int]] | None] = ContextVar("dialogd_callers", default=None)
-"""Finds the processes that ask for what is done now; None: this one does."""
-
-
-_settled: ContextVar[Caller | None] = ContextVar("dialogd_caller", default=None)
-"""Where what is done now comes from, found out before."""
+_caller: ContextVar[Callable[[Path], Caller]] = ContextVar("dialogd_caller", default=_this_process)
+"""Finds out where what is done now comes from."""
 
 
 def asked_by(callers: Callable[[], Sequence[int]]) -> None:
     """Have acts of this task, and of work that `carried` gives, come from the processes that `callers` finds."""
-    _finder.set(callers)
+    _caller.set(partial(caller_of, callers))
 
 
 def carried(work: Callable[[], T]) -> Callable[[], T]:
@@ -438,14 +435,7 @@ def carried(work: Callable[[], T]) -> Callable[[], T]:
 
 def caller_here(folder: Path) -> Caller:
     """Where what is done now comes from: from who asks for it over a connection, else from this process."""
-    if (settled := _settled.get()) is not None:
-        return settled
-    callers = _finder.get()
-    if callers is not None:
-        return caller_of(callers(), folder) if seated(folder) else Caller()
-    found = caller_of([os.getpid()], folder)
-    # A command of a session's may have been given another state directory, which lists no seat of it.
-    return Caller(seat_of(os.getpid(), _anywhere())) if found.is_person and _is_in_session(os.getpid()) else found
+    return _caller.get()(folder)
 
 
 def _is_in_session(pid: int) -> bool:
@@ -477,5 +467,5 @@ def _anywhere() -> tuple[Running, ...]:
 def settle(folder: Path) -> Caller:
     """Find out now where this task's acts come from: it is about to end the daemons that tell it."""
     found = caller_here(folder)
-    _settled.set(found)
+    _caller.set(lambda _: found)
     return found
