@@ -95,22 +95,20 @@ class MeteredEvents:
 
 def daemon(spent: Path, words: list[str]) -> None:
     """Run dialogd with these words; what its SDK has spent in all is written down after each call."""
-    from dialogd.backends.apis import Anthropic
+    from anthropic.resources import AsyncMessages
+
     from dialogd.cli import main as dialogd
 
-    create = Anthropic.create
+    create = AsyncMessages.create
     meter = os.open(spent, os.O_WRONLY | os.O_CREAT, 0o600)
 
-    def metered(self: Anthropic, client: Any) -> Any:
-        async def ask(**body: Any) -> Any:
-            stream = await Metered(create(self, client)(**body))
-            stream._iterator = MeteredEvents(stream._iterator)
-            os.pwrite(meter, f"{Metered.spent:20.9f}".encode(), 0)  # one write of a fixed length: never read in part
-            return stream
+    async def metered(self: AsyncMessages, **body: Any) -> Any:
+        stream = await Metered(create(self, **body))
+        stream._iterator = MeteredEvents(stream._iterator)
+        os.pwrite(meter, f"{Metered.spent:20.9f}".encode(), 0)  # one write of a fixed length: never read in part
+        return stream
 
-        return ask
-
-    Anthropic.create = metered  # type: ignore[method-assign]
+    AsyncMessages.create = metered  # type: ignore[assignment, method-assign]
     sys.argv = ["dialogd", *words]
     dialogd()
 
