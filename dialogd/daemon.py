@@ -117,11 +117,8 @@ def _port(settings: Settings, dialog: Dialog | None) -> int:
             f"the dialog at {settings.file} has no agent {me!r}; its agents are {ids}",
             fix=f"start one of those, or add {me} to **Agents:** in the header",
         )
-    port = settings.port
-    if port is None and known is not None:
-        port = int(known.url.rpartition(":")[2])
-    if port is None:
-        port = default_port(me)
+    usual = known.port if known is not None else default_port(me)
+    port = usual if settings.port is None else settings.port
     if port is None:
         raise BadInput(f"which port should {me} use?", fix="name it with --port, or in **Agents:** in the header")
     return port

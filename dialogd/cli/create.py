@@ -574,8 +574,7 @@ def new(
             person.seat(log, daemon.id, program_of(daemon.session))
     starts = []
     for seat, agent in zip(seats, opening.agents, strict=True):
-        port = agent.url.rpartition(":")[2]
-        own_port = [] if port == str(default_port(seat.id)) else ["--port", port]
+        own_port = [] if agent.port == default_port(seat.id) else ["--port", str(agent.port)]
         starts.append(plain(start_command(seat.id, settings.file, (*own_port, *seat.flags()))))
     url = next(agent.url for agent in opening.agents if agent.id == opening.first[0])
     kicks = [f"curl -X POST {url}/notify"]  # whose daemon tells those that answer at the same time

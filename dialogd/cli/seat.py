@@ -85,7 +85,7 @@ def join(
             fix=f"join without --timeout; once it is written: {command}",
         )
     known = dialog.header.agent(who) if dialog is not None else None
-    usual = int(known.url.rpartition(":")[2]) if known is not None else default_port(who)
+    usual = known.port if known is not None else default_port(who)
     key, port = one.key + (UNASKED if session else ""), None if usual is not None and is_free(usual) else 0
     ready = options.settings_for(file, id=who, backend=LIVE, session=key, port=port)
     daemon = detached(ready, peers(ready, ()))

@@ -58,9 +58,9 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
 
 def _port(dialog: Dialog) -> int:
     """The first port for one more agent that nobody listens on now."""
-    taken = {agent.url.rpartition(":")[2] for agent in dialog.everybody}
+    taken = {agent.port for agent in dialog.everybody}
     first = free_port(dialog.header, dialog.state.hand.left)
-    return next((p for p in range(first, first + 100) if str(p) not in taken and is_free(p)), first)
+    return next((p for p in range(first, first + 100) if p not in taken and is_free(p)), first)
 
 
 def approve(

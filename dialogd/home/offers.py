@@ -456,7 +456,7 @@ def _patterns() -> Iterator[Facts]:
 def _started(file: Path, port: int | None = None) -> Facts:
     """A dialog that was begun, and its page once a daemon answers there; "" where that takes long, as a first start."""
     dialog = read_dialog(file)
-    port = int(dialog.header.agents[0].url.rpartition(":")[2]) if port is None else port
+    port = dialog.header.agents[0].port if port is None else port
     url, until = "", time.monotonic() + READY
     while port and not url and time.monotonic() < until:
         answer = ask(port, "GET", "/health", seconds=1)
