@@ -242,8 +242,8 @@ def procedure(dialog: Dialog, at: str) -> dict[str, Any]:
         ],
         "decisions": decisions, "escalated": state.escalation.to, "escalation": state.escalation.why,
         "sealed": sealed, "unsealed": [who for who in state.owing if who not in sealed] if sealed else [],
-        "queue": list(state.floor.queue), "closing": state.closing,
-        "blocking": [[one.number, one.by, one.task] for one in state.table.blocking],
+        "queue": list(state.floor.queue),
+        "blocking": [[one.number, one.by, one.task] for one in state.table.blocking], "closing": state.closing,
         "time_left": None if left is None else max(left, 0.0),
     }  # fmt: skip
 
