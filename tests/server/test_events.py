@@ -17,10 +17,11 @@ from dialogd.agent.events import CLIENTS, KEPT, LAG, Hub, Writing
 from dialogd.server.streams import KINDS
 from dialogd.server.wire import Health
 from tests.server.daemon_process import Event, Room, Stream, listening, send
-from tests.server.serving import request
+from tests.server.serving import connect, read_answer, request
 from tests.support.pair import PATIENCE, overwrite, until
 
 KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
+POKES = 256  # far less than a client may lag behind
 SECRET_LINES = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "BKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"]
 
 
@@ -405,10 +406,13 @@ def clients(room: Room, who: str = "A") -> int:
 
 
 def poke(room: Room, fast: Stream) -> int:
-    """Make something happen, which the fast client hears, then count the listeners."""
-    for _ in range(20):
-        send(room.a, "POST /notify", {"from": "B"})
-        fast.until("notified")
+    """Make much happen, which the fast client hears, then count the listeners."""
+    asks = request(room.a.port, "POST /notify", "Content-Type: application/json", body=b'{"from": "B"}')
+    with connect(room.a.port) as line:
+        line.sendall(asks * POKES)  # one behind the other: a connection for each takes minutes
+        for _ in range(POKES):
+            assert read_answer(line).status == 200
+            fast.until("notified", by="B")
     return clients(room)
 
 
