@@ -119,9 +119,9 @@ class Builder:
         try:
             if work.due is Due.GATE:
                 return await self._gated(dialog, rules, work.task, aside)
-            note: Note = await aside(lambda: self._assigned(dialog, rules, work.task))
+            note: Note = await aside(lambda: self._assigned(dialog, work.task))
             if rules.setup:
-                task = replace(work.task, base=dialog.state.build.base or rules.base)
+                task = replace(work.task, base=dialog.state.build.start)
                 worktree = await aside(lambda: self._worktree(dialog, task))
                 await prepare(self._gate(dialog, rules, aside), worktree.path.resolve(), worktree.base)
             return note
@@ -196,12 +196,12 @@ class Builder:
     def _worktree(self, dialog: Dialog, task: Task) -> Worktree:
         return self._worktrees(dialog).open(task.number, task.description, task.base)
 
-    def _assigned(self, dialog: Dialog, rules: Build, task: Task) -> Note:
+    def _assigned(self, dialog: Dialog, task: Task) -> Note:
         """Open the next task's worktree; what was approved on another base is carried to the new one."""
         from dialogd.tasks.worktrees import Conflict
 
         self._check(dialog)
-        trees, base = self._worktrees(dialog), dialog.state.build.base or rules.base
+        trees, base = self._worktrees(dialog), dialog.state.build.start
         start, _, end = task.carried.partition("..")
         worktree = trees.open(task.number, task.description, start or base, anywhere=True)
         files: tuple[str, ...] = ()

@@ -844,7 +844,7 @@ def gate(
     sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id in rules.leads for one in seat.gate_sees]
     trees = Worktrees(Path(rules.repo), build=dialog.id)
     changed = Gate(replace(rules, gate=command), trees, settings.file, settings.state_dir, sees)
-    for row in _tried(changed, dialog.state.build.base or rules.base, yes=yes):
+    for row in _tried(changed, dialog.state.build.start, yes=yes):
         remark(row)
     ask(f"Test the tasks by {line(command)!r} from now on?", yes=yes)
     after = person.another_gate(log, command, secrets=secrets)

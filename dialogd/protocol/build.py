@@ -221,9 +221,16 @@ class Tasks:
             what = Due.IMPROVE if self.kept and self.cycles < self.rules.cycles else Due.SUMMARY
         return (Step(what, about, self.moderator if what.by == "moderator" else USER),)
 
+    @property
+    def start(self) -> str:
+        """The commit from which the next task starts."""
+        return self.base or (self.rules.base if self.rules else "")
+
     def due_of(self, who: str) -> tuple[Due | None, Task | None]:
         """What is due of this agent, or the person, and of which task; nothing where that is nothing."""
-        return next((step[:2] for step in self.steps if step.who == who), (None, None))
+        here = [task for task in self.all if task.state in UNDER_WAY and task.due.by == USER]  # may be answered before
+        steps = (*self.steps, *(Step(task.due, task, USER) for task in here))
+        return next((step[:2] for step in steps if step.who == who), (None, None))
 
     @property
     def next_turns(self) -> tuple[str, ...]:
@@ -502,11 +509,13 @@ def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
     named = value_of(mark, "score")
     score = int(named) if named.isdecimal() else None
     again = {"iteration": task.iteration + 1, "gate": ""}
+    is_behind = not value_of(mark, "base").startswith(tasks.start)  # that was moved while its worktree was made
+    trees = [value_of(one, "tree") for one in said.all("APPROVED") if number_of(one) == task.number]
     new: dict[str, Any] = {}
     match event:
         case "assigned":
             new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", **again}
-            new |= {"why": value_of(mark, "conflict"), "is_behind": False}
+            new |= {"why": value_of(mark, "conflict"), "is_behind": is_behind}
         case "submitted" | "carried":
             made = {key: value_of(mark, key) or getattr(task, key) for key in ("branch", "base")}
             made |= {key: value_of(mark, key) for key in ("commit", "tree")}
@@ -514,11 +523,12 @@ def _recorded(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
             made["ref"] = next((m.ref for m in said.marks if m.proposes and m.value.startswith(name)), "")
             new = {**made, "gate": "", "log": "", "carried": "", "score": None, "undecided": 0}
             # What was carried to another base comes without a turn of the lead's.
-            new |= {"iteration": task.iteration + 1} if event == "carried" else {"author": said.by}
+            anew = {"iteration": task.iteration + 1, "is_behind": is_behind}
+            new |= anew if event == "carried" else {"author": said.by}
             new["entries"] = (task.entries[0], said.id, task.entries[2])
         case "changes":
             new = {"why": rest, "entries": reviewed, "score": score, **again}
-        case "approved" if task.gate in GREEN:
+        case "approved" if task.gate in GREEN and task.tree in trees:  # after a strike it may stand at another one
             new = {"score": score, "why": "", "entries": reviewed}
         case "stuck" | "error" | "dropped":
             was = task.state if event == "error" or rest == UNDECIDED else ""
@@ -530,7 +540,7 @@ def _another_gate(tasks: Tasks, build: Build, said: Said, command: str) -> Tasks
     """After the person gave another gate: it tests what is not approved yet, whatever the one before said of that."""
     tasks = replace(tasks, rules=replace(build, gate=command), gate_entry=said.id)
     for task in tasks.all:
-        if SUBMITTED in (task.state, task.was):
+        if task.state in UNDER_WAY and SUBMITTED in (task.state, task.was):
             tasks = tasks.with_(task, gate="", log="")
     return tasks
 

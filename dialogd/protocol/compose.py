@@ -249,10 +249,10 @@ def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str
     if passed_up:
         yield "", "DEADLOCK", without_fields(passed_up)
     if tasks and not names:
-        what, task = tasks.due_of(USER)
+        what, task = tasks.due_of(USER) if named == (USER,) else (None, None)
         why = f"task {task.id}: {task.why}" if what is build.Due.STUCK and task is not None else ""
         why = build.unplanned(tasks) if what is build.Due.GOAL else why
-        yield build.question(tasks) if named == (USER,) else "", "STOPPED" if why else "", f"error: {why}"
+        yield build.question(tasks) if what else "", "STOPPED" if why else "", f"error: {why}"
         return
     if after.escalation.to == USER:
         why = without_fields(after.escalation.why)

@@ -12,8 +12,10 @@ from dialogd import person
 from dialogd.errors import BackendError, Refused
 from dialogd.protocol.build import APPROVED, CONFIRMED, GREEN, MERGED, UNDER_WAY, Due
 from dialogd.protocol.certificate import faults
-from dialogd.protocol.decide import Reply
-from dialogd.protocol.model import USER
+from dialogd.protocol.decide import Reply, Work
+from dialogd.protocol.lifecycle import answers
+from dialogd.protocol.model import USER, Addition
+from dialogd.server.page_state import acts_of
 from dialogd.tasks.approvals import approvals
 from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits
@@ -367,6 +369,78 @@ def test_tasks_that_do_not_follow_one_another_get_a_lead_each() -> None:
     assert made.outcome == "DECIDED"
     assert [task.state for task in made.dialog.state.build.all] == [APPROVED] * 3
     assert not faults(made.paper.data)
+
+
+def test_a_worktree_that_is_made_while_another_task_is_approved_is_no_way_around_that() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    begun = made.look("L")
+    assert isinstance(begun, Work)
+    note = made._worked(begun.due, begun.task)  # a setup can take minutes
+    by_hand(made, "N")
+    made.speak(("N", "Done."))
+    by_hand(made, "N")
+    made.speak(("M", yes("P1")))
+    assert made.look("L") == begun
+    made._append(lambda _: Addition(note))
+    made.speak(("L", "Done."))
+    first, second = made.dialog.state.build.all[:2]
+    assert (first.state, first.carried, second.state) == (CONFIRMED, f"b000..{first.commit}", APPROVED)
+    late = made._worked(Due.ASSIGN, first)
+    person.merged(made.log, {second.commit: "c222"})
+    made._append(lambda _: Addition(late))  # and so for what is carried
+    assert (states(made)[0], made.dialog.state.build.all[0].carried[:8]) == (CONFIRMED, f"{second.commit[:8]}")
+    by_hand(made, "L")
+    assert made.dialog.state.build.all[0].base == "c222"
+
+
+def test_an_approval_of_what_was_carried_is_none_of_what_was_submitted() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("L", "Done."), ("N", "Done."))
+    by_hand(made, "L", "N")
+    made.speak(("M", yes("P1")))
+    by_hand(made, "N", "N")
+    made.speak(("M", yes("P3")))
+    assert states(made)[:2] == [APPROVED] * 2
+    made.types(f"\n[STRIKE: {turn_of(made, '[TASK: 001 | submitted')}]\n")
+    assert states(made)[:2] == ["assigned", "submitted"]
+    assert made.dialog.state.build.stack == ()
+
+
+@cases(
+    "gate, words, button",
+    [
+        ("asked", ("dialogd tasks gate run", "dialogd tasks gate untested"), "Run it, as me"),
+        ("error", ("dialogd tasks retry", "dialogd tasks drop 002"), "Try again"),
+    ],
+)
+def test_what_one_task_needs_of_the_person_is_said_while_the_other_goes_on(
+    gate: str, words: tuple[str, ...], button: str
+) -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.gates = [gate]
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("N", "Done."))
+    by_hand(made, "N")
+    assert made.owing == ("L", "USER")
+    assert answers(made.dialog) == words
+    assert acts_of(made.dialog.state.build)[0]["label"] == button
+    if gate == "asked":
+        person.gate(made.log, "run")
+    else:
+        person.tasks(made.log, "retry")
+    assert made.owing == ("L", "N")
+
+
+def test_what_was_accepted_keeps_what_its_gate_said_when_that_is_changed() -> None:
+    made = confirm(room(*["Well."] * 4), "[TASK: 001 | confirmed]\n[TASK: 002 | dropped]")
+    person.tasks(made.log, "accept", "001")
+    person.another_gate(made.log, "npm test")
+    (task, _) = made.dialog.state.build.all
+    assert (task.state, task.gate, bool(task.log)) == (APPROVED, "passed", True)
 
 
 def test_what_stands_beside_the_last_approval_is_not_accepted() -> None:

@@ -277,7 +277,7 @@ class Room:
                 return build.error_note(self.dialog.state.build, task, "disk", "the disk is full", self.paper.at)
             result = build.GateResult(state, int(state != "passed"), 1.0, "f" * 64, "1 passed")
             return build.gate_note(rules, task, result, (), self.paper.at)
-        base = self.dialog.state.build.base or rules.base
+        base = self.dialog.state.build.start
         if task.carried:
             made = self._made(task, base)
             return build.carried_note(task, made, self.dialog.state.table.next_ref, self.paper.at)
