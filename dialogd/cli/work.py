@@ -841,11 +841,16 @@ def gate(
     person.admitted(log, "tasks gate")
     rules, command, secrets = person.rules_of_build(dialog), person.command_in_file(how), options.own_secrets()
     kept = saved_cast(StateDir(settings.state_dir), settings.file)
-    sees = [Path(one) for seat in (kept.seats if kept else ()) if seat.id in rules.leads for one in seat.gate_sees]
+    leads = [seat for seat in (kept.seats if kept else ()) if seat.id in rules.leads]
+    sees = [Path(one) for seat in leads for one in seat.gate_sees]
     trees = Worktrees(Path(rules.repo), build=dialog.id)
     changed = Gate(replace(rules, gate=command), trees, settings.file, settings.state_dir, sees)
-    for row in _tried(changed, dialog.state.build.start, yes=yes):
-        remark(row)
+    own = [(seat.repo, seat.setup, seat.setup_network) for seat in leads]
+    if rules.setup and (rules.repo, rules.setup, rules.setup_network) not in own:  # a file alone has nothing run
+        remark(f"not tried: the setup {line(rules.setup)!r} stands in the file, and no build was begun here with it")
+    else:
+        for row in _tried(changed, dialog.state.build.start, yes=yes):
+            remark(row)
     ask(f"Test the tasks by {line(command)!r} from now on?", yes=yes)
     after = person.another_gate(log, command, secrets=secrets)
     done(settings, after, f"the gate is {line(command)!r} from the next tree on")

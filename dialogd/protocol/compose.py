@@ -248,7 +248,7 @@ def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str
     here = [who for who in everybody if who not in after.absent]
     if passed_up:
         yield "", "DEADLOCK", without_fields(passed_up)
-    if tasks and not names:
+    if tasks and (not names or named != (USER,)):  # who can go on does, although another one is absent
         what, task = tasks.due_of(USER) if named == (USER,) else (None, None)
         why = f"task {task.id}: {task.why}" if what is build.Due.STUCK and task is not None else ""
         why = build.unplanned(tasks) if what is build.Due.GOAL else why
@@ -263,7 +263,7 @@ def _causes(header: Header, after: State, named: tuple[str, ...], passed_up: str
         yield "", "STOPPED", f"error: fewer than two agents are left; {why}"
     if names:
         why = f"error: nothing can be decided without {', '.join(names)}; absent: {', '.join(sorted(after.absent))}"
-        yield ways_out(header, after) if not tasks or named == (USER,) else "", "STOPPED", why
+        yield ways_out(header, after), "STOPPED", why
     if after.floor.is_quiet and not tasks:
         ask = "" if header.rules.is_plain else "everybody passed: close the dialog, or say what is missing"
         yield ask, "DEADLOCK", "everybody passed"

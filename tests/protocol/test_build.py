@@ -504,6 +504,20 @@ def test_one_lead_that_fails_or_asks_does_not_hold_up_the_other() -> None:
     assert {*made.owing} == {"L", "N"}
 
 
+def test_one_lead_that_is_absent_ends_nothing_while_the_other_can_go_on() -> None:
+    setup = SETUP.format('further_leads = ["N"]\ncycles = 0').replace("[build]", 'person = "absent"\n\n[build]')
+    made = Room(opening("M", "L", "N", more=setup), M=[BOTH, yes("P1")], L=[], N=[])
+    made.run()
+    for _ in range(2):
+        made.says("L", BackendError("it broke", fix="mend it"))
+    assert made.owing == ("N",)
+    made.scripts["N"] = ["Done."]
+    made.run()
+    assert states(made) == ["assigned", APPROVED, CONFIRMED]
+    assert made.outcome == "STOPPED"  # nobody is left who could go on
+    assert "nothing can be decided without L" in made.text
+
+
 def test_the_person_alone_gives_another_gate() -> None:
     made = confirm(room(yes("P1"), yes("P2")), "[TASK: 001 | confirmed]")
     mark = "[GATE: all | command | npm test | tee log]"

@@ -502,3 +502,11 @@ def test_a_setup_that_takes_long_is_told(tmp_path: Path) -> None:
         assert "waiting for the person" not in said
         held.close()
         site.until_end()
+
+
+def test_a_setup_that_stands_in_the_file_alone_is_not_run_to_try_a_gate(tmp_path: Path) -> None:
+    with Site(tmp_path, rules=("cycles = 0", 'setup = "exit 7"')) as site:
+        site.open()
+        tried = site.commands("tasks", "gate", "true", "--yes")
+        assert tried.stdout.startswith("the gate is 'true' from the next tree on"), tried.stderr
+        assert "not tried: the setup 'exit 7' stands in the file" in tried.stderr
