@@ -251,7 +251,7 @@ class Builder:
         if says_nothing:
             mend = "mend that (--continue takes --gate-sees), or change it (dialogd tasks gate CMD)"
             fix = f"{mend}; `dialogd tasks retry` then has it run, and reviewed"
-            raise Refused(f"the gate {says_nothing}. {last_line(ran)}", fix=fix)
+            raise Refused(f"the gate {says_nothing}. {last_line(ran).removesuffix('.')}", fix=fix)
         where = "without a sandbox, as the person allowed" if is_allowed else "in a sandbox"
         said = f"`{rules.gate}`, {where}. {last_line(ran)}"
         return note(replace(ran, tail=f"{said}\n\n{fenced(ran.tail)}" if ran.tail.strip() else said))

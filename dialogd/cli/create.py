@@ -35,12 +35,12 @@ from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dot
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import Memory, keep
 from dialogd.memory.past import block
-from dialogd.protocol.build import expected, most_turns
+from dialogd.protocol.build import APPROVED, expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, USER, WHY_RESERVED, Limits, Participant
 from dialogd.protocol.rules import roles_of
-from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS
+from dialogd.protocol.state import DEFAULT_CAP, DEFAULT_TOKENS, Dialog
 from dialogd.protocol.text import NO_BUDGET, budget_line, is_blank, many, one_line, read_budget, redact
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile
@@ -451,8 +451,8 @@ def _text(path: str, most: int = 1_000_000) -> tuple[str, int, int]:
 def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool = False) -> Path | None:
     """Write the dialog; gives the copy of an ended one that it takes the place of.
 
-    Raises `Refused` for an open one and for a file that is none, and from a session that holds a seat for one of its
-    own or an open one.
+    Raises `Refused` for an open one, one whose tasks are not merged and a file that is none, and from a session that
+    holds a seat for one of its own or an open one.
     """
     if not log.path.parent.is_dir():
         raise BadInput(f"the folder {log.path.parent} does not exist", fix="make it, or name another file with --file")
@@ -462,11 +462,11 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
     except NotADialog as error:
         what = f"{log.path} is no dialog ({error}), and is not overwritten"
         raise Refused(what, fix="move it away, or use another file with --file") from None
-    if old is not None and old.state.outcome is None and not replace:
+    if old is not None and not replace and (left := _left(old)):
+        end = "end it with `dialogd stop`" if old.state.outcome is None else "take them over with `dialogd build merge`"
         raise Refused(
-            f"{log.path} holds a dialog that has not ended ({old.header.topic or 'without a topic'!r},"
-            f" turn {old.state.number})",
-            fix="end it with `dialogd stop`, archive and replace it with --replace, or use another file with --file",
+            f"{log.path} holds {left} ({old.header.topic or 'without a topic'!r}, turn {old.state.number})",
+            fix=f"{end}, archive and replace it with --replace, or use another file with --file",
         )
     if old is not None:
         person.own_words(log, "replace") if old.state.outcome is not None else person.admitted(log, "replace")
@@ -649,7 +649,8 @@ def new_cast(
         remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
-        remark(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own")
+        why = "or its ports are in use, or a build there is not merged"
+        remark(f"note: {DEFAULT_FILE} {why}; this dialog has a file of its own")
         settings = options.settings_for(str(own), pace=pace or None, plan=settings.plan)
     elif running := daemons(settings, settings.file):
         raise _busy(settings, running)
@@ -683,12 +684,19 @@ def new_cast(
     return settings, Cast(opening.dialog, seats, pace).with_ports(ports)
 
 
+def _left(dialog: Dialog) -> str:
+    """Why no other may take its place unasked: its journals, which prove approvals, know no copy; "" for nothing."""
+    if dialog.state.outcome is None:
+        return "a dialog that has not ended"
+    return "a build whose approved tasks are not merged" * any(one.state == APPROVED for one in dialog.state.build.all)
+
+
 def _is_vacant(settings: Settings) -> bool:
-    """True when the file is absent or its dialog has ended, and no daemon works on it."""
+    """True when the file is absent or its dialog is over, and no daemon works on it."""
     if daemons(settings, settings.file):
         return False
     try:
-        return options.log_of(settings).read().state.outcome is not None
+        return not _left(options.log_of(settings).read())
     except FileNotFoundError:
         return True
     except DialogdError:

@@ -318,10 +318,11 @@ WORDS = {
     "": ("tasks", "invite", "pause", "resume", "status"),
 }
 BUILD_HELP = """\
-   confirm [001 …]   begin the tasks           accept, drop [001]   take one as it is; leave it out
-   retry ["why"]     have it tried again       show 001             its diff, in your pager
-   gate "npm test"   have another test them    merge, clean         take over what is approved; clean up behind it
-   say …   speak to the agents     tasks   how they stand     pause, resume, stop     Esc drops what is typed"""
+   confirm [001 …]   begin the tasks        tasks      how they stand
+   accept, drop      take it; leave it out  show 001   its diff, in your pager
+   retry ["why"]     have it tried again    gate "npm test"   another tests them
+   merge, clean      take over what is approved; clean up behind it
+   say …             speak to the agents    pause, resume, stop    Esc drops a line"""
 FEW = 6  # lines of a text that the terminal of a build shows; the file and the page have all
 
 
@@ -340,6 +341,8 @@ class LiveView(Follower):
         self.can_type = self.is_terminal and sys.stdin.isatty()
         self.hint = "? help" if self.can_type else hint
         self.is_run = is_run
+        # In the terminal of a build; known from the start, as keys are read before the first look.
+        self._takes_words = self.can_type and is_run and bool(self.log.read().state.build)
         self.has_left = False
         self.prompt = ""  # before what is being typed; "" while nothing is
         self.asking = ""  # what y or n is wanted for
@@ -692,16 +695,13 @@ class LiveView(Follower):
         person.say(self.log, words, to=to, secrets=options.own_secrets())
         self._wake()
 
-    @property
-    def _takes_words(self) -> bool:
-        """True in the terminal in which a build runs, where the person can type."""
-        return self.can_type and self.is_run and self.feed.dialog is not None and bool(self.feed.dialog.state.build)
-
     def _word(self, text: str) -> None:
         """Carry out what is typed in the terminal of a build, as its command does. Raises `BadInput` for no word."""
         dialog = self.feed.dialog
         try:
+            text = text.strip().removeprefix("dialogd ")  # as hints name the commands
             first, *rest = shlex.split(text) or ["help"]
+            first, *rest = rest if rest and rest[0] in WORDS.get(first, ()) else (first, *rest)
         except ValueError as error:
             raise BadInput(f"this cannot be read: {error}", fix="close the quotation mark") from None
         group = next((group for group, words in WORDS.items() if first in words), None)
@@ -712,7 +712,7 @@ class LiveView(Follower):
         elif first == "stop":
             self._ask_to_stop()
         elif first == "say" and rest:
-            self._say(text.strip()[len("say") :].strip().strip("\"'"))
+            self._say(text[len("say") :].strip().strip("\"'"))
         elif group is not None:
             from prompt_toolkit.application import run_in_terminal
 
@@ -721,8 +721,8 @@ class LiveView(Follower):
         elif dialog is not None and dialog.state.questions.asker:
             self._say(text)
         else:
-            names = ", ".join(word for words in WORDS.values() for word in words)
-            raise BadInput(f"{first[:60]!r} is no word here", fix=f"type one of: {names}, stop, help; say … speaks")
+            names = ", ".join((*(word for words in WORDS.values() for word in words), "stop", "help"))
+            raise BadInput(f"{first[:60]!r} is no word here", fix=f"type one of: {names}; say … speaks; Esc drops it")
 
     def _in_front(self, words: Sequence[str]) -> None:
         """Run `dialogd WORDS` in this terminal, which is its own until it ends: its Ctrl-C ends nothing else."""

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -472,6 +473,7 @@ def ask(question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Refused(NOBODY_TO_ASK, fix="say it with the command: --yes")
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # a word that was typed during a trial is no answer
     if not said_yes(question):
         raise Refused("nothing was done", fix="say y, or --yes, once you agree")
 

@@ -702,7 +702,7 @@ def question(tasks: Tasks) -> str:
         return to_confirm([one.id for one in tasks.all if one.state == PROPOSED])
     if what is Due.STUCK and task is not None:
         is_stuck = task.state == STUCK
-        ways_out = f"retry it, drop it{', or accept it as it is' if is_stuck else ''}"
+        ways_out = f"retry it{', drop it, or accept it as it is' if is_stuck else ' or drop it'}"
         return f"task {task.id} is {'stuck' if is_stuck else 'stopped by an error'}: {ways_out}"
     if what is Due.ALLOW and task is not None:
         return f"may the gate of task {task.id} run without a sandbox? It runs what the agent wrote, as you"

@@ -1023,6 +1023,18 @@ def test_the_tasks_of_a_project_are_told_to_what_happened_after_the_end(dialogd:
     assert (copy.count("TASK_COMPLETED"), copy.count("TASK_MERGED")) == (2, 0)
 
 
+def test_a_build_that_is_not_merged_keeps_its_file(dialogd: Commands, repo: Path) -> None:
+    Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
+    before = dialogd.file.read_bytes()
+    refused = dialogd("new", "Tabs?")
+    assert (refused.code, dialogd.file.read_bytes()) == (1, before)
+    assert "holds a build whose approved tasks are not merged" in refused.err
+    for way_out in ("dialogd build merge", "--replace", "--file"):
+        assert way_out in refused.err
+    assert dialogd("build", "merge", "--yes", "--anyway").code == 0
+    assert dialogd("new", "Tabs?").code == 0
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
 def test_the_terminal_of_a_build_takes_words(dialogd: Commands, repo: Path, tmux: Tmux) -> None:
@@ -1039,6 +1051,8 @@ def test_the_terminal_of_a_build_takes_words(dialogd: Commands, repo: Path, tmux
     tmux.run(
         dialogd, "build", "Print ages", "--repo", str(repo), "--gate", "no-runner", *agents, "--pace", "0", "--yes"
     )
+    tmux.type("-l", "dialogd tasks")  # before its first look, and as a hint names it
+    tmux.type("Enter")
 
     def word(typed: str) -> None:
         tmux.type("-l", typed)
@@ -1049,9 +1063,11 @@ def test_the_terminal_of_a_build_takes_words(dialogd: Commands, repo: Path, tmux
 
     try:
         tmux.until("type: confirm or: change 001")
+        assert "Turn 2 — M" in dialogd.file.read_text(), "a word was said to the agents"
         word("cofirm")
         tmux.until("'cofirm' is no word here; type one of: confirm, change, accept,")
-        tmux.type("C-u")
+        tmux.type("Escape")
+        tmux.now("waiting for the person: confirm, change")
         word("confirm")
         tmux.until('type: retry "why", or retry or: gate "…" or: drop 001')
         tmux.until("its diff: show 001")

@@ -163,7 +163,7 @@ WAITING = {
     ),
     "an error": (
         replace(WORK, state="error", why="Refused | no repository"),
-        "Task 001 is stopped by an error: retry it, drop it.",
+        "Task 001 is stopped by an error: retry it or drop it.",
         ["Try again", "Drop it"],
     ),
     "a gate": (
