@@ -320,9 +320,9 @@ WORDS = {
 BUILD_HELP = """\
    confirm [001 …]   begin the tasks        tasks      how they stand
    accept, drop      take it; leave it out  show 001   its diff, in your pager
-   retry ["why"]     have it tried again    gate "npm test"   another tests them
+   retry ["why"]     have it tried again    gate "…"   another tests them
    merge, clean      take over what is approved; clean up behind it
-   say …             speak to the agents    pause, resume, stop    Esc drops a line"""
+   say …             speak to the agents    pause, resume, stop; Esc drops it"""
 FEW = 6  # lines of a text that the terminal of a build shows; the file and the page have all
 
 
