@@ -252,9 +252,8 @@ class Tasks:
         # What is carried to another base is so in its order.
         if task.state != CONFIRMED:
             return False
-        place = self._place(task)
-        first = [one for one in self.all if one.number in task.after or (one.carried and self._place(one) < place)]
-        return all(one.state in DONE for one in first)
+        below = [one for one in self.all if (one.carried or task.carried) and self._place(one) < self._place(task)]
+        return all(one.state in DONE for one in (*below, *filter(None, map(self.of, task.after))))
 
     def _place(self, task: Task) -> int:
         return self.stack.index(task.number) if task.number in self.stack else len(self.stack)

@@ -202,7 +202,7 @@ def next_turn(header: Header, before: State, after: State, me: str, *, is_decide
     # `is_decided` says that the entry holds a decision.
     is_alone, rules = header.is_unattended, header.rules
     rest = tuple(who for who in _rest(after, me) if who != USER or not is_alone)
-    if rest and after.build:
+    if after.build and (rest or (after.questions.text and not is_alone)):
         rest = tuple(dict.fromkeys((*rest, *at_work(header, after), *[USER] * bool(after.questions.text))))
     outcome, why = limit_reached(before, after, me, header)
     if outcome:

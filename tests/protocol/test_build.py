@@ -518,6 +518,31 @@ def test_one_lead_that_is_absent_ends_nothing_while_the_other_can_go_on() -> Non
     assert "nothing can be decided without L" in made.text
 
 
+def test_a_question_that_waits_for_the_person_keeps_nobody_from_their_work() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.gates = ["error"]
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("L", "Done."))
+    by_hand(made, "L")
+    assert {*made.owing} == {"N", "USER"}
+    made.types("\n[SKIP: L]\n")
+    made.speak(("N", "Done."))
+    assert {*made.owing} == {"N", "USER"}  # its gate runs
+
+
+def test_what_is_carried_to_another_base_waits_for_what_it_stands_on() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: 001, 002 | confirmed]\n[TASK: 003 | dropped]\n")
+    made.scripts["M"] = [yes("P1"), yes("P3"), "All is done."]
+    made.run()
+    assert states(made) == [APPROVED, APPROVED, "dropped"]
+    person.rebase(made.log, "c111")
+    by_hand(made, "L")
+    first, second, _ = made.dialog.state.build.all
+    assert (first.state, first.base, second.state, second.lead) == ("submitted", "c111", CONFIRMED, "")
+
+
 def test_the_person_alone_gives_another_gate() -> None:
     made = confirm(room(yes("P1"), yes("P2")), "[TASK: 001 | confirmed]")
     mark = "[GATE: all | command | npm test | tee log]"
