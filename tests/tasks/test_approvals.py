@@ -16,7 +16,7 @@ import pytest
 
 from dialogd import person
 from dialogd.errors import BadInput, Refused
-from dialogd.protocol.build import Submission, Task, approval, value_of
+from dialogd.protocol.build import APPROVED, SUBMITTED, Submission, Task, approval, value_of
 from dialogd.protocol.certificate import certify, differences
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import SYSTEM, Draft, Mark, digest
@@ -530,13 +530,19 @@ def test_a_record_counts_for_what_was_submitted_last_and_before_the_end() -> Non
     build.run()
     task = build.dialog.state.build.all[0]
     assert value_of(earlier, "tree") != task.tree
-    record = Mark("APPROVED", approval(task, 86).value.replace(task.tree, value_of(earlier, "tree")))
-    marks = (Mark("TASK", "001 | approved | score 86 | iteration 4"), record)
-    last, number = build.dialog.last, build.dialog.state.number + 1
+    last, number, sound = build.dialog.last, build.dialog.state.number + 1, build.paper.data
     assert last is not None
-    draft = Draft("M", "Claude M", number, "", marks, ("L",), (("re", last.id), ("at", build.paper.at)))
-    build.paper.data += joint(build.dialog) + render(draft, last.chain)
-    assert ["has no APPROVED record of this tree" in one for one in doubted(build)] == [True]
+    of_another = approval(task, 86).value.replace(task.tree, value_of(earlier, "tree"))
+    for record, state, doubts in (
+        (of_another, SUBMITTED, []),
+        (approval(task, 99).value, APPROVED, ["has no APPROVED record of this tree"]),
+    ):
+        marks = (Mark("TASK", "001 | approved | score 86 | iteration 4"), Mark("APPROVED", record))
+        draft = Draft("M", "Claude M", number, "", marks, ("L",), (("re", last.id), ("at", build.paper.at)))
+        build.paper.data = sound + joint(build.dialog) + render(draft, last.chain)
+        assert parse(build.paper.data).state.build.all[0].state == state
+        assert [any(doubt in one for doubt in doubts) for one in doubted(build)] == [True] * len(doubts)
+        build.paper.data = sound
     ended = confirm(room(no("P1"), no("P2"), no("P3")))
     ended.types("\n[TASK: 001, 002 | dropped]\n\nTURN: M\n")
     ended.scripts["M"] = ["Nothing came of it.\n"]
