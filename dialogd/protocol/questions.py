@@ -114,12 +114,16 @@ def unheard(header: Header, state: State, me: str, mark: Mark) -> str:
 
 
 def asked_in(said: Said, asker: str, questions: Questions) -> Questions:
-    """The open questions with those of this entry; they take the place of what its asker had asked before."""
+    """The open questions with those of this entry; they take the place of what its asker had asked before.
+
+    What daemons ask about one task leaves what they asked about another.
+    """
     marks = said.all(NAME)
     if not marks:
         return questions
     new = (replace(parse(mark), asker=asker, entry=said.id) for mark in marks)
-    return replace(questions, open=(*(q for q in questions.open if q.asker != asker), *new))
+    is_on_one = not asker and said.is_on_tasks
+    return replace(questions, open=(*(q for q in questions.open if q.asker != asker or is_on_one), *new))
 
 
 def allows_defaults(header: Header) -> bool:

@@ -487,6 +487,26 @@ def test_a_finding_of_a_review_that_does_not_decide_is_about_what_was_reviewed()
     assert states(made)[:2] == ["assigned", APPROVED]
 
 
+def test_of_two_tasks_that_cannot_go_on_both_are_told() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.gates = ["error", "error"]
+    made.speak(("L", "Done."), ("N", "Done."))
+    by_hand(made, "L", "N")
+    told = [question.text for question in made.dialog.state.questions.open]
+    assert told == [f"task 00{number} cannot go on: the disk is full" for number in (1, 2)]
+    made.types("\n[TASK: 001 | retry]\n")
+    by_hand(made, "L")
+    made.speak(("M", yes("P1")))
+    by_hand(made, "L")  # the third task is its
+    made.speak(("L", "Done."))
+    by_hand(made, "L")
+    made.speak(("M", yes("P3")))
+    assert made.owing == (USER,)
+    assert made.dialog.state.questions.text == "task 002 is stopped by an error: retry it or drop it"
+
+
 def test_one_lead_that_fails_or_asks_does_not_hold_up_the_other() -> None:
     made = room(plan=BOTH, leads="LN")
     made.types("\n[TASK: all | confirmed]\n")
