@@ -460,7 +460,8 @@ def _tried(gate: Gate, base: str, *, yes: bool) -> Iterator[str]:
     yield f"        it {how}"
     yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
     yield f"        its output: {gate.log(name)}"
-    lacks = next((str(one) for one in toolchains(rules.gate)), ".venv") if ran.code in NOT_STARTED else ".venv"
+    found = toolchains(rules.gate) if ran.code in NOT_STARTED else []
+    lacks = next((str(one) for one in found if one not in gate.sees), ".venv")
     yield f"        what it lacks it can be shown (--gate-sees {lacks}); or name another (--gate)"
 
 

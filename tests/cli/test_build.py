@@ -193,6 +193,25 @@ def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+def test_what_is_typed_while_the_gate_is_tried_is_no_answer(dialogd: Commands, repo: Path) -> None:
+    words = ["build", "x", "--repo", str(repo), "--gate", "sleep 2", "--agents", "command:cat,command:cat"]
+    terminal = Terminal(dialogd.words(words), dialogd.environment, dialogd.folder)
+    try:
+        terminal.until("before anything is changed")
+        terminal.press("confirm\r")
+        terminal.until("Start it? [y/N]")
+        terminal.press("y\r")
+        until(lambda: dialogd.daemons() or terminal.has_ended, "its start", lambda: terminal.text)
+        assert not terminal.has_ended, terminal.text
+        terminal.press("\x03")
+        until(lambda: terminal.has_ended, "its end", lambda: terminal.text)
+    finally:
+        terminal.close()
+    until(lambda: not dialogd.daemons(), "its daemons' end")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_the_gate_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> None:
     (repo / "ages.py").write_text("not committed")
     ends = {

@@ -335,6 +335,16 @@ def by_hand(of: Room, *who: str) -> None:
         of.step(one)
 
 
+def side_by_side() -> Room:
+    """Two leads have handed in the first two of three tasks, and their gates passed."""
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("L", "Done."), ("N", "Done."))
+    by_hand(made, "L", "N")
+    return made
+
+
 def test_tasks_that_do_not_follow_one_another_get_a_lead_each() -> None:
     made = room(plan=BOTH, leads="LN")
     made.types("\n[TASK: all | confirmed]\n")
@@ -395,11 +405,7 @@ def test_a_worktree_that_is_made_while_another_task_is_approved_is_no_way_around
 
 
 def test_an_approval_of_what_was_carried_is_none_of_what_was_submitted() -> None:
-    made = room(plan=BOTH, leads="LN")
-    made.types("\n[TASK: all | confirmed]\n")
-    by_hand(made, "L", "N")
-    made.speak(("L", "Done."), ("N", "Done."))
-    by_hand(made, "L", "N")
+    made = side_by_side()
     made.speak(("M", yes("P1")))
     by_hand(made, "N", "N")
     made.speak(("M", yes("P3")))
@@ -463,11 +469,7 @@ def test_what_stands_beside_the_last_approval_is_not_accepted() -> None:
 
 
 def test_a_finding_blocks_its_own_task_alone() -> None:
-    made = room(plan=BOTH, leads="LN")
-    made.types("\n[TASK: all | confirmed]\n")
-    by_hand(made, "L", "N")
-    made.speak(("L", "Done."), ("N", "Done."))
-    by_hand(made, "L", "N")
+    made = side_by_side()
     made.speak(("M", no("P1", "[FINDING: blocking | tests | a.py | 3 | no test | write one]")), ("M", yes("P2")))
     assert states(made)[:2] == ["assigned", APPROVED]
     made.speak(("L", "Done."))
@@ -477,11 +479,7 @@ def test_a_finding_blocks_its_own_task_alone() -> None:
 
 
 def test_a_finding_of_a_review_that_does_not_decide_is_about_what_was_reviewed() -> None:
-    made = room(plan=BOTH, leads="LN")
-    made.types("\n[TASK: all | confirmed]\n")
-    by_hand(made, "L", "N")
-    made.speak(("L", "Done."), ("N", "Done."))
-    by_hand(made, "L", "N")
+    made = side_by_side()
     made.speak(("M", "[FINDING: blocking | tests | a.py | 3 | no test | write one]"), ("M", no("P1")), ("M", yes("P2")))
     assert [one.task for one in made.dialog.state.table.blocking] == [1]
     assert states(made)[:2] == ["assigned", APPROVED]
