@@ -147,8 +147,7 @@ def test_in_a_terminal_it_asks_and_is_held_by_words(dialogd: Commands, tmux: Tmu
         tmux.ended(code)
         assert not [*dialogd.folder.glob("dialogd-rehearsal-*")]
         assert left_by(dialogd) == set()
-        tmux.type("clear", "Enter")
-        tmux("clear-history")
+        tmux.clear()
     tmux.run(dialogd, "build", "--rehearse")
     tmux.until("Start it? [y/N]")
     tmux.type("y", "Enter")

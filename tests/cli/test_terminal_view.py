@@ -52,6 +52,12 @@ class Tmux:
         """Press keys, by tmux's names."""
         self("send-keys", *keys)
 
+    def clear(self) -> None:
+        """Empty the screen and what stands above it: what is waited for next is new."""
+        self.type("clear", "Enter")
+        until(lambda: self.lines == ["$"], "an empty screen", lambda: "\n".join(self.lines))
+        self("clear-history")
+
     def resize(self, columns: int) -> None:
         """Make the window so wide."""
         self("resize-window", "-x", str(columns), "-y", "24")

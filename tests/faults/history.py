@@ -300,17 +300,17 @@ class _State:
             yield f"passes to nobody known: {strangers}"
 
     def _wrong_turn(self, entry: Entry) -> Iterator[str]:
-        opened = self.owing.get(entry.claims, self.owing.get("ANY"))
-        if opened is None:
+        opened = [self.owing[who] for who in (entry.claims, "ANY") if who in self.owing]
+        if not opened:
             yield f"is by {entry.claims}, and owed by {sorted(self.owing)}"
-        elif entry.re != opened:
-            yield f"answers {entry.re}, and the debt was opened by {opened}"
+        elif entry.re not in opened:
+            yield f"answers {entry.re}, and the debt was opened by {' or '.join(opened)}"
         if not entry.number:
             return
         if entry.owes is None and not entry.end:
             yield "has no last word"
         left = set(self.owing) - {entry.claims, "ANY", "USER"}
-        if opened is not None and entry.owes is not None and not left <= set(entry.owes):
+        if opened and entry.owes is not None and not left <= set(entry.owes):
             yield f"passes to {entry.owes}, and {sorted(left)} still owe a turn"
         if self.paused and entry.claims in self.spoke_in_pause:
             yield "is a second turn in one pause"
@@ -338,7 +338,8 @@ class _State:
             return []
         if entry.condition == "by hand":
             self.owing.clear()
-        self.owing.pop(entry.claims if entry.claims in self.owing else "ANY", None)
+        for who in (entry.claims, "ANY"):
+            self.owing.pop(who, None)
         if self.paused:
             self.spoke_in_pause.add(entry.claims)
         self._signed(entry)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.protocol.grammar import parse
 from tests.faults.history import Judge, problems, read
 from tests.logfile.files import dialog_file, log_of, turn
 
@@ -114,6 +115,19 @@ def test_what_a_torn_turn_quotes_is_not_said_again(path: Path) -> None:
 def test_an_appender_that_keeps_the_rules_passes(path: Path) -> None:
     path.write_bytes(path.read_bytes() + naive(path.read_bytes(), "A", last="TURN: B"))
     assert problems(path) == []
+
+
+def test_who_comes_first_answers_what_anybody_owes_and_its_own(path: Path) -> None:
+    """dialogd and the judge close the same debts."""
+    path.write_bytes(path.read_bytes() + b"\n## Note \xe2\x80\x94 User\n\nOr is it?\n\nTURN: ANY\n")
+    asked, typed = path.read_bytes(), read(path)[-1]
+    assert (typed.id, parse(asked).state.owing) == ("5.1", ("A", "ANY"))
+    for by, answered, left in (("A", "5", ("B",)), ("A", "5.1", ("B",)), ("B", "5.1", ("A",))):
+        path.write_bytes(asked + naive(asked, by, last=f"TURN: {left[0]}", re_=answered, prev=typed.sha))
+        assert problems(path) == []
+        assert parse(path.read_bytes()).state.owing == left
+    path.write_bytes(path.read_bytes() + naive(path.read_bytes(), "B", last="TURN: A", re_="5.1"))
+    assert "is by B, and owed by ['A']" in "\n".join(problems(path))
 
 
 def test_two_appenders_without_a_lock_are_found(path: Path) -> None:
