@@ -815,13 +815,17 @@ def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
 def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> tuple[Dialog, Path | None]:
     """Take it over, and note it; gives the dialog and the checkout that came along, None for none.
 
-    What speaks against it is overruled with `anyway`, and noted; else it is refused, with nothing done.
+    What speaks against it is overruled with `anyway`, and noted; else it is refused, with nothing done. So is what is
+    not approved any more since it was looked at.
     """
     from dialogd.tasks.worktrees import Worktrees
 
     admitted(log, "build merge")
     undoubted(log, what, anyway=anyway)
     dialog = log.read()
+    if _approved(dialog.state.build)[: len(what.approved)] != what.approved:
+        again = shlex.join(["dialogd", "build", "merge", *file_words(log.path)])
+        raise Refused("what was to be merged has changed since; nothing was merged", fix=f"look at it anew: {again}")
     trees, made = Worktrees(repo, build=dialog.id), dict(what.made)
     if what.by is not None:
         parent = what.start

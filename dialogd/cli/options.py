@@ -351,6 +351,13 @@ def columns(widest: int = READABLE) -> int:
     return max(min(get_terminal_size().columns, widest) - 1, 20)
 
 
+def wrapped(text: str, below: str) -> str:
+    """A line that breaks between words where the terminal ends, and goes on with `below`: nothing to be copied."""
+    from textwrap import fill
+
+    return fill(text, columns(), subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+
+
 def markdown(text: str) -> Markdown:
     """Markdown as rich lays it out, but that tags are shown, headings stand at the left, and code is as it is."""
     from markdown_it import MarkdownIt

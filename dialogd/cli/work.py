@@ -30,7 +30,7 @@ from dialogd.backends.seats import Cast, Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.create import SEATS, Asked, Seats, Start, former_cast, new_cast, takes_options
 from dialogd.cli.launch import Held, interruptible, perform
-from dialogd.cli.options import daemons, done, line, option, plain, remark, show
+from dialogd.cli.options import daemons, done, line, option, plain, remark, show, wrapped
 from dialogd.cli.result import fresh, save
 from dialogd.cli.status import ended, next_step, onwards
 from dialogd.config import Settings, dotenv, file_flag, file_words
@@ -173,8 +173,10 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
             gate = Gate(rules, trees, settings.file, settings.state_dir, job.toolchains)
             tried = _tried(gate, rules.base, yes=job.yes)
             try:
-                for row in chain(_about_rehearsal(job), _will_be(opening, job, asked), tried):
+                for row in _about_rehearsal(job):
                     remark(row)
+                for row in chain(_will_be(opening, job, asked), tried):
+                    remark(wrapped(row, " " * 8) if sys.stderr.isatty() else row)
                 ask("Start it?", yes=job.yes)
             except (Refused, KeyboardInterrupt):
                 if job.rehearse:

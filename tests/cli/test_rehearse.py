@@ -150,6 +150,10 @@ def test_in_a_terminal_it_asks_and_is_held_by_words(dialogd: Commands, tmux: Tmu
         tmux.clear()
     tmux.run(dialogd, "build", "--rehearse")
     tmux.until("Start it? [y/N]")
+    assert {
+        "        in a sandbox, without network; of your home and your checkout it sees",
+        "        nothing: --gate-sees .venv shows it a folder",
+    } <= set(tmux.lines)
     tmux.type("y", "Enter")
     tmux.until("type: confirm or: change 001")
     tmux.type("confirm", "Enter")

@@ -82,8 +82,9 @@ class Tmux:
     def ended(self, code: int) -> None:
         """Wait for the shell's prompt; the command ended with that code, and the terminal is as it was."""
         until(lambda: self.lines[-1] == "$", "the shell", lambda: "\n".join(self.lines))
+        before = self.lines.count(f"code {code}")
         self.type("echo code $? $(stty -a | grep -ow -e '-icanon' -e '-echo')", "Enter")
-        until(lambda: f"code {code}" in self.lines, "the exit code", lambda: "\n".join(self.lines))
+        until(lambda: self.lines.count(f"code {code}") > before, "the exit code", lambda: "\n".join(self.lines))
 
     def close(self) -> None:
         """End it, with all that runs in it."""

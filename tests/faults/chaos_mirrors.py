@@ -141,6 +141,7 @@ class Mirrors:
     def _heal(self) -> None:
         for proxy in self.engine.proxies.values():
             proxy.delay(0)
+            proxy.lose_answers(False)
         self._restart()
         for who in "AB":
             self.two.daemon(who).until_ready()

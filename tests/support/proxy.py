@@ -57,9 +57,9 @@ class Proxy:
         """End all connections; new ones can be made."""
         self._call(self._cut)
 
-    def lose_answers(self) -> None:
-        """The next bytes that the target sends do not arrive: both connections end instead. Once."""
-        self._loses_answers = True
+    def lose_answers(self, loses: bool = True) -> None:
+        """The next bytes that the target sends do not arrive: both connections end instead. Once; False: not at all."""
+        self._loses_answers = loses
 
     def close(self) -> None:
         """End all connections and take no more."""

@@ -365,6 +365,21 @@ def test_a_key_that_ssh_is_told_of_signs(repo: Path) -> None:
     git(repo, "verify-commit", last)
 
 
+@pytest.mark.parametrize("how", ["it is another dialog", "a review was struck"])
+def test_what_has_changed_since_it_was_shown_is_not_merged(repo: Path, how: str) -> None:
+    build = Merging(repo, yes("P1"), yes("P2"), "Both.\n")
+    what, names = build.offer(), git(repo, "for-each-ref")
+    if how == "it is another dialog":
+        build.paper.data = build.paper.data[: build.paper.data.index(b"\n---\n", build.paper.data.index(b"## Turn 1 "))]
+    else:
+        person.strike(build.log, str([entry.number for entry in build.dialog.entries if entry.by == "M"][-2]))
+    text = build.text
+    with pytest.raises(Refused, match="what was to be merged has changed since; nothing was merged") as refused:
+        build.bring(what)
+    assert "look at it anew: dialogd build merge" in refused.value.fix
+    assert (git(repo, "for-each-ref"), build.text) == (names, text)
+
+
 def test_a_signer_that_fails_in_the_midst_merges_nothing(repo: Path) -> None:
     build, plants = Merging(repo, yes("P1"), yes("P2"), "Both.\n"), Plants(repo.parent)
     once = f"cat >/dev/null; mkdir '{repo.parent}/once' || exit 1; echo SIGNED; echo '[GNUPG:] SIG_CREATED ' >&2"
