@@ -294,7 +294,8 @@ class AgentCLI(Backend):
         if not version:
             return Found(False, f"{program} does not say its version", fix=f"run `{program} --version` by hand")
         if login := cls.login(environment):
-            pays = f"the key of your {cls.vendor} login" if "with a key" in login else f"your {cls.vendor} login"
+            own = " ".join(filter(None, ("your", cls.vendor, "login")))  # of some nobody knows whose it is
+            pays = f"the key of {own}" if "with a key" in login else own
             return Found(True, f"{program} {version}, {login}", pays=pays, version=version)
         if variables.get(cls.key):
             return Found(True, f"{program} {version}, with {cls.key}", pays=f"the key in {cls.key}", version=version)

@@ -158,6 +158,13 @@ class TestKeys:
         (toy.home / "login").touch()
         assert Toy.probe({**there, "TOY_KEY": "k"}).pays == "your Anthropic login"
 
+    def test_a_login_of_nobody_knows_whom_is_told_without_a_vendor(self, toy: Bench) -> None:
+        class Anybodys(Toy):
+            vendor = ""
+
+        (toy.home / "login").touch()
+        assert Anybodys.probe({"PATH": f"{toy.bin}:/usr/bin:/bin", "HOME": str(toy.home)}).pays == "your login"
+
 
 class TestTurns:
     @pytest.mark.parametrize("kind", [Toy, Thread])
