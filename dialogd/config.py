@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dialogd.errors import BadInput, UnsafeFile
 from dialogd.protocol.text import read_budget, read_count, read_seconds
@@ -169,24 +169,19 @@ def default_port(agent_id: str) -> int | None:
     return FIRST_PORT + ord(agent_id.upper()) - ord("A") if is_letter else None
 
 
-def file_words(file: Path) -> list[str]:
-    """`--file F`, unless it is the default file."""
-    return [] if file == DEFAULT_FILE else ["--file", str(file)]
-
-
 def file_flag(file: Path) -> str:
-    """The same behind a command that a shell reads: ` --file F`, or ""."""
-    return "".join(f" {shlex.quote(word)}" for word in file_words(file))
+    """What names the file behind a command that a shell reads: ` --file F`; "" for the default file."""
+    return "" if file == DEFAULT_FILE else f" --file {shlex.quote(str(file))}"
 
 
-def start_command(agent: str, file: Path, flags: Sequence[str] = ()) -> str:
-    """The command that starts an agent's daemon on this file; `flags` name its backend, where known."""
-    return shlex.join(["dialogd", "start", agent, *flags, *file_words(file)])
+def command_on(file: Path, *words: str) -> str:
+    """The command of these words on this file, as a person types it next: `dialogd stop --file F`."""
+    return f"{shlex.join(['dialogd', *words])}{file_flag(file)}"
 
 
 def new_command(file: Path) -> str:
     """The command that begins a dialog in this file, without its topic."""
-    return shlex.join(["dialogd", "new", "TOPIC", *file_words(file)])
+    return command_on(file, "new", "TOPIC")
 
 
 # -- How a value is read ----------------------------------------------------------------------------------------------
@@ -269,15 +264,13 @@ def _read(kind: str, value: object, folder: Path) -> Any:
 May = Literal["allow", "ask", "deny"]
 
 
-class ToolServer(BaseModel):
+class ToolServer(BaseModel, frozen=True, extra="forbid", strict=True):
     """An MCP server whose tools the agents that an API plays may call.
 
     It is started by the words of `command`, or listens at `url` on the loopback. `may` says what becomes of a call:
     `allow` it, `ask` the person, `deny` it; `tools` says otherwise for single tools. `environment` is what its program
     gets beside the clean environment.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,29}$")
     command: tuple[str, ...] = ()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from dialogd.config import file_words
+from dialogd.config import command_on
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol import build, fold, lifecycle
 from dialogd.protocol.compose import decided_note, passed_by_hand
@@ -303,7 +302,7 @@ def taken_out(lost: Sequence[Lost], file: Path) -> str:
     """What is to be said of turns that a save has taken out of `file`, with what puts them back; "" for none."""
     if not lost:
         return ""
-    back = shlex.join(["dialogd", "restore", *file_words(file)])
+    back = command_on(file, "restore")
     return (
         f"{_turns_of(lost)}: taken out of the file by a save. Put back, as a note of yours: {back};"
         f" the text is kept in {lost[-1].kept}"
@@ -740,7 +739,7 @@ def takeover(log: LogFile, repo: Path, onto: str = "", *, commits: bool = False)
     last = next((task for task in ready if task.commit == known.base), None)
     if last is None:
         raise Refused(f"nothing to merge: {_none_approved(known)}", fix="dialogd tasks")
-    again = shlex.join(["dialogd", "build", "rebase", *file_words(log.path)])
+    again = command_on(log.path, "build", "rebase")
     if trees.tree_of(last.commit) != last.tree:
         why = f"commit {last.commit[:12]} does not have the tree that was approved"
         raise Refused(why, fix=f"have it submitted and reviewed again: {again}")
@@ -784,8 +783,8 @@ def carried_over(log: LogFile, repo: Path, onto: str = "") -> Takeover:
     trees, branch, at = _branch(dialog, repo, onto)
     waiting = _approved(dialog.state.build)
     if waiting and _start(trees, dialog.state.build, waiting, at):
-        words = shlex.join(["dialogd", "build", "merge", *file_words(log.path)])
-        raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {words}")
+        take = command_on(log.path, "build", "merge")
+        raise Refused(f"{branch} has not moved: what was approved stands on it", fix=f"take it over: {take}")
     return Takeover(branch, at, waiting)
 
 
@@ -802,10 +801,10 @@ def _branch(dialog: Dialog, repo: Path, onto: str) -> tuple[Worktrees, str, str]
 def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
     """Raise `Refused` for a merge of what `dialogd verify` would refuse, unless the person has it `anyway`."""
     if what.doubts and not anyway:
-        again = shlex.join(["dialogd", "build", "merge", "--anyway", *file_words(log.path)])
+        again = command_on(log.path, "build", "merge", "--anyway")
         is_red = any(task.commit == what.to and task.gate not in build.GREEN for task in what.approved)
-        say = f"{shlex.join(['dialogd', 'say', *file_words(log.path)])} …"
-        mend = f"have one more task pass the gate ({say})" if is_red else "run the command that a reason names"
+        say = command_on(log.path, "say")
+        mend = f"have one more task pass the gate ({say} …)" if is_red else "run the command that a reason names"
         raise Refused(
             f"`dialogd tasks verify --commit {what.to[:12]}` would refuse it: {one_line(what.doubts[0])}",
             fix=f"{mend}, or overrule it, which the file will say: {again}",

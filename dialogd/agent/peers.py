@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dialogd.errors import BadInput, NotRunning
 from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.state import Dialog
+from dialogd.store.child import end_tasks
 
 if TYPE_CHECKING:
     import httpx2
@@ -240,10 +241,7 @@ class Peers:
 
     async def close(self) -> None:
         """Give up what is under way and close the connections; none is left when this ends."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         for _, writer in self._kept.values():
             writer.transport.abort()
         await asyncio.sleep(0)

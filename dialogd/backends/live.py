@@ -7,7 +7,6 @@ that holds the seat, with one short line. That a knock was sent proves nothing: 
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
@@ -17,9 +16,10 @@ from typing import Any
 from dialogd.backends import Backend, Delivery, Found, Options, Price, Request, Usage, price_of, sessions
 from dialogd.backends.coding_agent import INTRO
 from dialogd.backends.parts import Prompt
-from dialogd.config import file_words
+from dialogd.config import file_flag
 from dialogd.errors import BackendError, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.model import digest
+from dialogd.store.child import end_tasks
 from dialogd.store.disk import read_json, write_json
 from dialogd.store.registry import CODEX
 
@@ -156,9 +156,7 @@ class Live(Backend):
             yield news
         finally:
             self._now(None)
-            if waking is not None:
-                waking.cancel()
-                await asyncio.gather(waking, return_exceptions=True)
+            await end_tasks(*filter(None, [waking]))
 
     def _owe(self, request: Request, prompt: Prompt) -> Owed:
         kind = "question" if request.question else "body" if request.lacking else ""
@@ -350,7 +348,7 @@ def _place(request: Request, part: str) -> str:
 def paged(text: str, debt: str, request: Request, *, full: str = "") -> tuple[str, ...]:
     """The text in pages, each with a first line that says what to do."""
     pages = _split(text)
-    file = "".join(f" {word}" for word in map(shlex.quote, file_words(request.file)))
+    file = file_flag(request.file)
     command = f"dialogd live reply --debt {debt}{file} FILE"
     answer = f"write your reply to a file and run `{command}` (or give it on standard input)"
     found = []

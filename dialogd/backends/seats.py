@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from dialogd.backends import BACKENDS, kind_of, secrets
-from dialogd.config import SETTINGS, Settings, dotenv, start_command
+from dialogd.config import SETTINGS, Settings, command_on, dotenv
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
 from dialogd.store.disk import StateDir, read_json, write_json
@@ -137,7 +137,8 @@ def start_again(state: StateDir, file: Path, dialog: str | None, agent: str, *mo
     found = read_json(state.dialog(file) / f"start-{agent}.json")
     with suppress(TypeError, KeyError):
         if dialog is None or found["dialog"] in ("", dialog):
-            return start_command(agent, file, [*more, *(word for flag in found["flags"] for word in flag)])
+            return command_on(file, "start", agent, *more, *(word for flag in found["flags"] for word in flag))
     cast = saved_cast(state, file)
     seats = cast.seats if cast is not None and dialog in (None, cast.dialog) else ()
-    return start_command(agent, file, [*more, *(word for seat in seats if seat.id == agent for word in seat.flags())])
+    own = [word for seat in seats if seat.id == agent for word in seat.flags()]
+    return command_on(file, "start", agent, *more, *own)

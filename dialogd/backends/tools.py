@@ -27,7 +27,7 @@ from dialogd.protocol.lifecycle import worded
 from dialogd.protocol.model import Participant
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, in_words, one_line, redact
-from dialogd.store.child import until_done
+from dialogd.store.child import end_tasks, until_done
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -299,13 +299,11 @@ async def _streams(child: Messages) -> AsyncIterator[Any]:
                 with suppress(ConnectionError):  # then `listen` has come to the end, too
                     child.say(message.message.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
-    tasks = [asyncio.ensure_future(listen()), asyncio.ensure_future(speak())]
+    tasks = [asyncio.create_task(listen()), asyncio.create_task(speak())]
     try:
         yield hears, says
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         for stream in (heard, hears, says, said):
             stream.close()
 

@@ -30,8 +30,9 @@ class Located(NamedTuple):
     kind: str = ""
 
 
-def _act(name: str) -> Located:
-    return Located(f"speak:{name}" if name in ("invite", "approve") else "", ACTS[name].help)
+def _acts(*names: str) -> dict[str, Located]:
+    places = {name: f"speak:{name}" if name in ("invite", "approve") else "" for name in names}
+    return {name: Located(place, ACTS[name].help) for name, place in places.items()}
 
 
 GROUPS = {
@@ -47,19 +48,9 @@ GROUPS = {
         "live": Located("seat:live", "Take part with an open coding session: join, turn, reply."),
         "templates": Located("setup:templates", "List the templates that a dialog can start from."),
     },
-    "Speak": {
-        "say": _act("say"),
-        "pass": _act("pass"),
-    },
+    "Speak": _acts("say", "pass"),
     "Steer": {
-        "pause": _act("pause"),
-        "resume": _act("resume"),
-        "step": _act("step"),
-        "retry": _act("retry"),
-        "skip": _act("skip"),
-        "invite": _act("invite"),
-        "leave": _act("leave"),
-        "limit": _act("limit"),
+        **_acts("pause", "resume", "step", "retry", "skip", "invite", "leave", "limit"),
         "stop": Located("speak:stop", "Stop everything: all your daemons and their dialogs."),
     },
     "See": {
@@ -72,8 +63,7 @@ GROUPS = {
     "Result": {
         "plan": Located("result:plan", "Show the plan: decisions, dissent, open points.", "result:PlanCommand"),
         "export": Located("result:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
-        "approve": _act("approve"),
-        "reject": _act("reject"),
+        **_acts("approve", "reject"),
         "verify": Located("result:verify", "Check that no entry was altered after it was written."),
     },
     "Past": {
@@ -88,12 +78,7 @@ GROUPS = {
         "mcp": Located("setup:mcp", "Serve dialogs as tools, for programs that speak MCP."),
         "alerts": Located("setup:alerts", "Test how you are alerted when you are not looking."),
     },
-    "more": {
-        "floor": _act("floor"),
-        "veto": _act("veto"),
-        "strike": _act("strike"),
-        "restore": _act("restore"),
-    },
+    "more": _acts("floor", "veto", "strike", "restore"),
 }
 """Every command, in the order in which they are listed, by what it is for. Its module is imported once it is called."""
 

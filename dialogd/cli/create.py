@@ -31,7 +31,7 @@ from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
 from dialogd.backends.sessions import program_of
 from dialogd.cli import options
 from dialogd.cli.options import Text, Texts, daemons, notify, option, plain, remark
-from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
+from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, command_on, default_port, dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import Memory, keep
 from dialogd.memory.past import block
@@ -575,7 +575,7 @@ def new(
     starts = []
     for seat, agent in zip(seats, opening.agents, strict=True):
         own_port = [] if agent.port == default_port(seat.id) else ["--port", str(agent.port)]
-        starts.append(plain(start_command(seat.id, settings.file, (*own_port, *seat.flags()))))
+        starts.append(plain(command_on(settings.file, "start", seat.id, *own_port, *seat.flags())))
     url = next(agent.url for agent in opening.agents if agent.id == opening.first[0])
     kicks = [f"curl -X POST {url}/notify"]  # whose daemon tells those that answer at the same time
     told = notify(one for one in here if one.id in opening.first) if go else ()
@@ -591,7 +591,7 @@ def new(
     }  # fmt: skip
     parts = {"archived": [str(copy)] if copy else [], "start": starts, "set going": kicks}
     parts |= {"watch": [shlex.join(["tail", "-f", str(settings.file)])]}
-    parts |= {"stop": [shlex.join(["dialogd", "stop", *file_words(settings.file)])]}
+    parts |= {"stop": [command_on(settings.file, "stop")]}
     rows = (f"{'' if n else label:9} {row}" for label, listed in parts.items() for n, row in enumerate(listed))
     options.answer(facts, [f"{settings.file}\n", *rows], json=json)
     if go and not json:

@@ -45,6 +45,7 @@ from dialogd.cli.create import (
     warn_of_twins,
 )
 from dialogd.cli.options import Text, Texts, daemons, health, healths, notify, option, plain, remark, show
+from dialogd.cli.status import Situation, ended, exit_code, next_step, onwards
 from dialogd.config import SETTINGS, Setting, Settings, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import Memory
@@ -58,7 +59,6 @@ from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running, is_inside, process_key, process_started
 from dialogd.templates import alone
-from dialogd.views import standing
 
 if TYPE_CHECKING:
     from dialogd.cli.watch import LiveView
@@ -457,7 +457,6 @@ def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float
 def _close(show: LiveView, *, stay: float) -> int:
     """Print how it ended; returns the exit code."""
     from dialogd.cli.result import keep_ended, leave_plan
-    from dialogd.cli.status import ended, exit_code, next_step, onwards
 
     try:
         dialog = show.log.read()
@@ -575,33 +574,7 @@ def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
             path.unlink(missing_ok=True)
 
 
-Health = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Ongoing:
-    """A dialog that stands in its file, and what runs on it: `healths` by agent with a daemon; who sits `elsewhere`."""
-
-    dialog: Dialog
-    file: Path
-    running: tuple[Running, ...] = ()
-    healths: Mapping[str, Health | None] = field(default_factory=dict)
-    is_starting: bool = False
-    elsewhere: tuple[str, ...] = ()
-
-    def stands(self, end: str = "") -> standing.Running:
-        """What runs on it, in a word and in a sentence; `end` says how it ended, where it did."""
-        return standing.running(self.dialog, self.healths, is_starting=self.is_starting, end=end)
-
-
-def served_at(settings: Settings, file: Path, dialog: Dialog, *, is_starting: bool = False) -> Ongoing:
-    """The dialog in that file with the daemons that run on it, and what each says of itself."""
-    here = daemons(settings, file)
-    said = {one.id: answer for one, answer in healths(here).items()}
-    return Ongoing(dialog, file, here, said, is_starting, options.elsewhere(StateDir(settings.state_dir), file, dialog))
-
-
-def ongoing(settings: Settings, logs: dict[Path, LogFile] | None = None, *, asked: bool = True) -> list[Ongoing]:
+def ongoing(settings: Settings, logs: dict[Path, LogFile] | None = None, *, asked: bool = True) -> list[Situation]:
     """The dialogs with daemons, and those that have not ended; `asked`: with what their daemons say now.
 
     What has ended and lies still goes into the archive. `logs` holds what was read until the next time.
@@ -623,8 +596,8 @@ def ongoing(settings: Settings, logs: dict[Path, LogFile] | None = None, *, aske
     open_ones = [one for file in found if found[file].state.outcome is None for one in served.get(file, ())]
     said = healths(open_ones) if asked else {}
     return [
-        Ongoing(dialog, file, tuple(served.get(file, ())), {d.id: said.get(d) for d in served.get(file, ())},
-                runs.get(file, False), options.elsewhere(state, file, dialog))
+        Situation(dialog, file, tuple(served.get(file, ())), {d.id: said.get(d) for d in served.get(file, ())}, state,
+                  runs.get(file, False))
         for file, dialog in found.items()
     ]  # fmt: skip
 

@@ -28,8 +28,8 @@ from dialogd.protocol.model import SYSTEM
 from dialogd.protocol.state import Ballot, Dialog
 from dialogd.protocol.text import many, moment_of
 from dialogd.store.disk import StateDir
-from dialogd.views.builds import NAMES, Event, events, look_into
-from dialogd.views.flow import Message, as_mermaid, names_of, since_turn
+from dialogd.views.builds import Event, events, look_into
+from dialogd.views.flow import NAMES, Message, as_mermaid, names_of, since_turn
 from dialogd.views.flow import flow as messages_of
 from dialogd.views.standing import changed, decisions, facts, steps
 

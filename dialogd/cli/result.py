@@ -462,9 +462,8 @@ class _Verified:
         yield from signatures.words if signatures else [UNSIGNED] if self.is_shared else []
         for entry, (problem, words) in zip(dialog.entries, self.problems, strict=True):
             if details or problem or entry.notice:
-                title = f"turn {entry.number}" if entry.is_turn else f"note {entry.id}"
                 notice = f"; {line(entry.notice)}" if entry.notice else ""
-                yield f"line {entry.line}: {title}, {line(entry.name)}: {words}{notice}"
+                yield f"line {entry.line}: {where(entry.id)}, {line(entry.name)}: {words}{notice}"
         for name in self.missing:
             yield f"missing: {name.removeprefix('## ')}: it was written and is no longer in the file"
         if self.missing:

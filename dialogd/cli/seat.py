@@ -32,7 +32,7 @@ from dialogd.cli import options
 from dialogd.cli.create import AGREES, SEATS, Start, is_free, new_cast
 from dialogd.cli.launch import FAILED, Daemons, Interrupt, detached, end, peers
 from dialogd.cli.options import Text, daemons, health, notify, option, plain, remark, show, table
-from dialogd.config import Settings, default_port, file_flag, start_command
+from dialogd.config import Settings, command_on, default_port, file_flag
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
 from dialogd.store.registry import CLAUDE, CODEX, Running, is_inside
@@ -155,7 +155,7 @@ def ask(
             person.stop(options.log_of(settings), FAILED)
         raise
     show(plain(_welcome("A", settings, _open_dialog(settings), one)))
-    show(plain(f"{_keeps(one)}\nwatch: tail -f {settings.file}; end it: dialogd stop{file_flag(settings.file)}"))
+    show(plain(f"{_keeps(one)}\nwatch: tail -f {settings.file}; end it: {command_on(settings.file, 'stop')}"))
 
 
 def _around(command: str, other: str = "") -> Session:
@@ -238,7 +238,7 @@ def _release(settings: Settings, key: str) -> None:
             raise AlreadyRunning(
                 f"this session holds the seat of {daemon.id} in {daemon.file}, and a session has one seat",
                 fix="to move it, end that seat first, in a terminal of your own that this session did not start:"
-                f" dialogd stop{file_flag(Path(daemon.file))}, or kill {daemon.pid}",
+                f" {command_on(Path(daemon.file), 'stop')}, or kill {daemon.pid}",
             )
         _end(daemon)
 
@@ -377,7 +377,7 @@ def _seat(agent: str | None, file: str | None) -> Running:
         ids = ", ".join(one.id for one in chosen)
         raise BadInput(f"several live seats are at {settings.file}: {ids}", fix=f"name one: --id {chosen[0].id}")
     who = f"no daemon of agent {agent} runs" if agent else "no daemon of a live seat runs"
-    again = start_command(agent or "B", settings.file, ["--backend", LIVE])
+    again = command_on(settings.file, "start", agent or "B", "--backend", LIVE)
     raise NotRunning(f"{who} at {settings.file}", fix=f"start one: {again}")
 
 

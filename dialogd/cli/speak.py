@@ -18,7 +18,7 @@ from dialogd.cli.create import is_free, read_cast
 from dialogd.cli.options import daemons, done, option, plain, remark, show
 from dialogd.cli.result import keep_ended, leave_plan
 from dialogd.cli.status import onwards
-from dialogd.config import Settings, file_flag, start_command
+from dialogd.config import Settings, command_on, file_flag
 from dialogd.errors import BadInput, DialogdError, NotRunning
 from dialogd.memory import keep
 from dialogd.protocol.certificate import where
@@ -53,7 +53,7 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
     keys, its = after.state.hand.keys, f"dialogd share{file_flag(settings.file)} --seat {seat.id}"
     if keys is not None and seat.id not in keys.agents:
         remark(f"it has no key yet: {its}=here, or {its} for a seat on another machine")
-    remark(f"start it in a terminal of its own: {start_command(seat.id, settings.file, seat.flags())}")
+    remark(f"start it in a terminal of its own: {command_on(settings.file, 'start', seat.id, *seat.flags())}")
 
 
 def _port(dialog: Dialog) -> int:

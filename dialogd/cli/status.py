@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ import typer
 
 from dialogd.cli import options
 from dialogd.cli.options import Text, daemons, healths, line, option
-from dialogd.config import Settings, file_flag, file_words
+from dialogd.config import Settings, command_on, file_flag
 from dialogd.errors import DialogdError, NotRunning
 from dialogd.person import taken_out
 from dialogd.protocol import board, lifecycle, questions
@@ -32,8 +32,8 @@ from dialogd.protocol.text import in_words, many, places
 from dialogd.store.disk import StateDir
 from dialogd.store.logfile import LogFile, wall_time
 from dialogd.store.registry import Running
+from dialogd.views import standing
 from dialogd.views.builds import doing
-from dialogd.views.standing import Standing, phase, standing
 
 
 def exit_code(outcome: Outcome | None) -> int:
@@ -45,27 +45,38 @@ def exit_code(outcome: Outcome | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A dialog and the health of its daemons, by agent id; None for one that is registered and does not answer.
+    """A dialog that stands in its file, and what runs on it.
 
-    `state` is where it is kept how they were started.
+    `healths` are by agent id, None for a daemon that is registered and does not answer; `state` is where it is kept how
+    they were started.
     """
 
     dialog: Dialog
     file: Path
-    daemons: tuple[Running, ...]
+    running: tuple[Running, ...]
     healths: Mapping[str, dict[str, Any] | None]
     state: StateDir
+    is_starting: bool = False
 
     @classmethod
-    def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running], state: StateDir) -> Situation:
-        """Ask every daemon of the dialog, all at once."""
-        running = tuple(daemons)
-        return cls(dialog, file, running, {daemon.id: said for daemon, said in healths(running).items()}, state)
+    def of(cls, settings: Settings, file: Path, dialog: Dialog, *, is_starting: bool = False) -> Situation:
+        """The dialog in that file with the daemons that run on it, and what each says of itself, asked all at once."""
+        said, state = healths(daemons(settings, file)), StateDir(settings.state_dir)
+        return cls(dialog, file, tuple(said), {one.id: answer for one, answer in said.items()}, state, is_starting)
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The agents that sit on other machines."""
+        return options.elsewhere(self.state, self.file, self.dialog)
+
+    def stands(self, end: str = "") -> standing.Running:
+        """What runs on it, in a word and in a sentence; `end` says how it ended, where it did."""
+        return standing.running(self.dialog, self.healths, is_starting=self.is_starting, end=end)
 
     @property
     def phase(self) -> str:
         """The dialog in one word."""
-        return phase(self.dialog, thinking=any(map(self.working, self.healths)))
+        return standing.phase(self.dialog, thinking=any(map(self.working, self.healths)))
 
     def reasons(self) -> tuple[str, ...]:
         """Why the dialog stands where it stands, one sentence each; never empty."""
@@ -107,7 +118,7 @@ class Situation:
         """Why that agent owes a turn and does not work on it."""
         if agent == ANY:
             return "any agent may speak"
-        answer, daemon = self.healths.get(agent), next((one for one in self.daemons if one.id == agent), None)
+        answer, daemon = self.healths.get(agent), next((one for one in self.running if one.id == agent), None)
         if answer is not None:
             waiting = answer.get("waiting")
             if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
@@ -117,9 +128,9 @@ class Situation:
             return f"waiting for {agent}, which is about to reply"
         if daemon is not None:
             return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
-        if agent in options.elsewhere(self.state, self.file, self.dialog):
+        if agent in self.elsewhere:
             return f"waiting for {agent}, on another machine"
-        again = started_again(self.dialog, self.file, agent, self.state, is_alone=not self.daemons)
+        again = started_again(self.dialog, self.file, agent, self.state, is_alone=not self.running)
         return f"waiting for {agent}; its daemon does not run: {again}"
 
     def calls(self) -> list[dict[str, Any]]:
@@ -152,7 +163,7 @@ MOST_SHOWN = 400  # characters of a call's arguments
 
 def may_call(call: Mapping[str, Any], file: Path) -> str:
     """What a call that waits for the person is about, and how it is answered."""
-    words = shlex.join(["dialogd", "approve", str(call.get("call")), *file_words(file)])
+    words = command_on(file, "approve", str(call.get("call")))
     arguments = str(call.get("arguments"))
     rest = len(arguments) - MOST_SHOWN
     more = f" … ({rest:,} more characters: see the page, or `dialogd status --json`)" if rest > 0 else ""
@@ -201,7 +212,7 @@ def onwards(dialog: Dialog, file: Path) -> str:
     if dialog.state.build:
         ready = any(task.state == APPROVED for task in dialog.state.build.all)
         anyway = ["--anyway"] if red(dialog.state.build) else []
-        return shlex.join(["dialogd", "build", "merge", *anyway, *file_words(file)]) if ready else ""
+        return command_on(file, "build", "merge", *anyway) if ready else ""
     if dialog.is_rehearsed:
         return ""
     once = "" if dialog.state.approved else ", once you have approved it"
@@ -322,20 +333,20 @@ def status(
         else:
             _missed(settings, since, json=json)
         return
-    running, state = daemons(settings, settings.file), StateDir(settings.state_dir)
     try:
         log = options.log_of(settings)
         dialog = options.dialog_at(log)
     except NotRunning as error:
+        running = daemons(settings, settings.file)
         waiting = ", ".join(f"{daemon.id} on port {daemon.port}" for daemon in running)
         others = dict.fromkeys(Path(daemon.file) for daemon in daemons(settings) if daemon not in running)
-        looks = "; ".join(shlex.join(["dialogd", "status", *file_words(file)]) for file in others)
+        looks = "; ".join(command_on(file, "status") for file in others)
         fix = f"look at those that run: {looks}; or {error.fix}" if others else error.fix
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=fix) from None
     shared: dict[str, Any] | None = None
     if dialog.state.hand.keys is not None:
         dialog, shared = _asked_now(log, dialog)
-    situation = Situation.of(dialog, settings.file, running, state)
+    situation = Situation.of(settings, settings.file, dialog)
     missing = taken_out(log.lost(dialog), settings.file)
     typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
     notices = [entry.notice for entry in reversed([*typed])]  # of what was typed since the last turn by a daemon
@@ -400,18 +411,18 @@ def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]
 def _facts(situation: Situation, warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
     end = asdict(state.outcome) if state.outcome else None
-    stands = Standing(**standing(dialog, thinking=situation.phase == "thinking")).model_dump(exclude={"question"})
+    stands = standing.Standing(**standing.standing(dialog, thinking=situation.phase == "thinking"))
     agents = [
         {"id": a.id, "name": a.name, "url": a.url, "state": "absent" if a.id in state.absent else "present",
          "why": lifecycle.why_absent(dialog, a.id)}
         for a in dialog.header.agents
     ]  # fmt: skip
     return {
-        **stands, "file": str(situation.file), "rehearsal": dialog.is_rehearsed,
+        **stands.model_dump(exclude={"question"}), "file": str(situation.file), "rehearsal": dialog.is_rehearsed,
         "max_turns": state.limits.max_turns, "turns_counted": state.counted, "outcome": end,
         "consensus_reached": state.outcome is not None and state.outcome.is_consensus,
         "waiting": list(situation.reasons()), "needs_person": situation.needs_person(), "calls": situation.calls(),
-        "agents": agents, "daemons": [_daemon(one, situation.healths.get(one.id)) for one in situation.daemons],
+        "agents": agents, "daemons": [_daemon(one, situation.healths.get(one.id)) for one in situation.running],
         "rules": procedure(dialog, wall_time()), "struck": sorted(state.hand.struck),
         "vetoed": list(state.table.vetoed), "left": [agent.id for agent in state.hand.left], "step": state.hand.step,
         "unattended": dialog.header.is_unattended, "warnings": list(warnings),
@@ -449,7 +460,7 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
         ("signals", f"convergence {near:.2f} (weak)" if is_near else None),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in warnings),
-        ("next", next_step(dialog, situation.file, is_running=bool(situation.daemons)) or None),
+        ("next", next_step(dialog, situation.file, is_running=bool(situation.running)) or None),
     ]
     if situation.needs_person():
         ways = lifecycle.answers(dialog, file_flag(situation.file))
@@ -459,10 +470,9 @@ def _lines(situation: Situation, warnings: Sequence[str]) -> Iterator[str]:
 
 
 def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
-    daemon = next((daemon for daemon in situation.daemons if daemon.id == agent), None)
+    daemon = next((daemon for daemon in situation.running if daemon.id == agent), None)
     answer = situation.healths.get(agent)
-    is_elsewhere = agent in options.elsewhere(situation.state, situation.file, situation.dialog)
-    how = "on another machine" if is_elsewhere else "not running"
+    how = "on another machine" if agent in situation.elsewhere else "not running"
     if daemon is not None:
         how = f"pid {daemon.pid}, does not answer"
     if daemon is not None and answer is not None:

@@ -124,8 +124,9 @@ class Follower:
         is_due = self.outcome is None and time.monotonic() - self.asked_at >= ASK
         if now is not None and now.dialog is dialog and not is_due:
             return
-        file, running = self.settings.file, () if self.outcome else daemons(self.settings, self.settings.file)
-        self.situation = now = Situation.of(dialog, file, running, StateDir(self.settings.state_dir))
+        file, state = self.settings.file, StateDir(self.settings.state_dir)
+        over = Situation(dialog, file, (), {}, state) if self.outcome else None
+        self.situation = now = over or Situation.of(self.settings, file, dialog)
         self.asked_at, self.needed = time.monotonic(), now.needs_person()
         debts = dialog.state.debts.open if self.needed else None
         if debts is not None and debts != self._called_for:
@@ -528,7 +529,7 @@ class LiveView(Follower):
         """Keep what agents are writing, from the events of one daemon, which passes on the others'; then another's."""
         while True:
             now = self.situation
-            for daemon in now.daemons if now else ():
+            for daemon in now.running if now else ():
                 for kind, fact in events(daemon.port, every=True) if now and now.healths.get(daemon.id) else ():
                     by, turn = fact.get("by"), fact.get("turn")
                     if kind == "turn":

@@ -33,7 +33,7 @@ from dialogd.cli.launch import Held, interruptible, perform
 from dialogd.cli.options import daemons, done, line, option, plain, remark, show, wrapped
 from dialogd.cli.result import fresh, save
 from dialogd.cli.status import ended, next_step, onwards
-from dialogd.config import Settings, dotenv, file_flag, file_words
+from dialogd.config import Settings, command_on, dotenv, file_flag
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
@@ -552,7 +552,7 @@ def rebase(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -
     after = person.rebase(log, what.at)
     done(settings, after, f"tasks go on from {what.at[:12]}")
     if not daemons(settings, settings.file):
-        remark(f"start its agents: {shlex.join(['dialogd', 'build', '--continue', *file_words(settings.file)])}")
+        remark(f"start its agents: {command_on(settings.file, 'build', '--continue')}")
 
 
 @build.command("pr")
@@ -888,8 +888,7 @@ def _offer_to_clean(dialog: Dialog, file: Path) -> None:
     with suppress(DialogdError):  # what is in the way of that is told by what needs it
         _, found = person.leftovers(dialog, Path(person.rules_of_build(dialog).repo))
         if any(not one.stays for one in found):
-            words = shlex.join(["dialogd", "tasks", "clean", *file_words(file)])
-            remark(f"worktrees of merged or dropped tasks can go: {words}")
+            remark(f"worktrees of merged or dropped tasks can go: {command_on(file, 'tasks', 'clean')}")
 
 
 # -- Does a commit have a tree that was approved? ---------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from dialogd import person
 from dialogd.backends import BACKENDS, Found, address, auto
@@ -39,9 +39,10 @@ from dialogd.cli.create import (
     usual_ports,
     with_budget,
 )
-from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, continue_apart, served_at
+from dialogd.cli.launch import PROGRAM, begin_apart, continue_apart
 from dialogd.cli.options import ask, daemons
 from dialogd.cli.result import estimate_of
+from dialogd.cli.status import Situation
 from dialogd.cli.work import NOBODY_TO_ASK
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
@@ -79,10 +80,8 @@ Place = Annotated[str, Field(max_length=LONGEST_PATH)]
 Facts = dict[str, Any]
 
 
-class Asked(BaseModel):
+class Asked(BaseModel, extra="forbid"):
     """A request of the page: it holds nothing else."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class Paths(Asked):
@@ -293,7 +292,7 @@ class Offers:
                 file = begin_apart(self.state, wanted.words(*self.linger), variables, name, given=asked.question)
             return _started(file)
 
-    def go_on(self, one: Ongoing | None) -> Facts:
+    def go_on(self, one: Situation | None) -> Facts:
         """Have a dialog go on whose agents are gone. Raises `DialogdError`."""
         if one is None or one.dialog.state.outcome is not None:
             raise Refused("it has ended, or is not here any more", fix="begin another on the same question")
@@ -324,7 +323,7 @@ class Offers:
                 line = sharing.carry_out()
             unshared.pop_all()
         Cast(sharing.dialog.id, here).save(self.state, file)
-        return {"line": str(line), **self.go_on(served_at(settings, file, sharing.dialog))}
+        return {"line": str(line), **self.go_on(Situation.of(settings, file, sharing.dialog))}
 
     def join(self, asked: ToJoin) -> Facts:
         """Make the mirror that a line names, and have whoever was picked take its seat."""
@@ -335,9 +334,9 @@ class Offers:
         with concerning("line"):
             _, dialog, connection = joined(settings, asked.line)
         Cast(dialog.id, tuple(replace(seat, id=who) for who in connection.seats)).save(self.state, settings.file)
-        return self.go_on(served_at(settings, settings.file, dialog))
+        return self.go_on(Situation.of(settings, settings.file, dialog))
 
-    def would_be(self, asked: CarryOut, one: Ongoing | None) -> Facts:
+    def would_be(self, asked: CarryOut, one: Situation | None) -> Facts:
         """What `dialogd build` says of it before it asks. Raises `DialogdError` where it would not begin."""
         words, variables, none = [*PROGRAM, *self._build(asked, one)], without_tokens(os.environ), subprocess.DEVNULL
         done = subprocess.run(words, stdin=none, capture_output=True, text=True, env=variables, check=False)
@@ -347,12 +346,12 @@ class Offers:
             raise Refused(what.strip(), fix=fix.strip() or "see in a terminal what it says: dialogd build")
         return {"lines": said.rstrip().split("\n")}
 
-    def carry_out(self, asked: CarryOut, one: Ongoing | None) -> Facts:
+    def carry_out(self, asked: CarryOut, one: Situation | None) -> Facts:
         """Begin the build. Raises `DialogdError`."""
         words = [*self._build(asked, one), "--yes", *self.linger]
         return _started(begin_apart(self.state, words, seconds=TO_BUILD))
 
-    def _build(self, asked: CarryOut, one: Ongoing | None) -> list[str]:
+    def _build(self, asked: CarryOut, one: Situation | None) -> list[str]:
         """`dialogd build` with its options. Raises `BadInput`, `Refused`."""
         person.alone(self.state, "build")
         with concerning("repo"):

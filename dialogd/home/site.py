@@ -19,10 +19,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__
 from dialogd.backends.auto import LAST_RESORT, family_of
-from dialogd.cli.launch import Ongoing, ongoing
+from dialogd.cli.launch import ongoing
+from dialogd.cli.status import Situation
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
-from dialogd.home.offers import SHORT, CarryOut, Facts, GoOn, NewDialog, Offers, Paths, ToJoin, ToShare
+from dialogd.home.offers import SHORT, CarryOut, Facts, GoOn, Offers
 from dialogd.memory import DialogRow, Memory, excerpt
 from dialogd.memory.past import read_dialog, row_of
 from dialogd.protocol.build import came_of
@@ -63,15 +64,6 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
         """That this is Home."""
         return {"status": "ok", "service": SERVICE, "version": __version__}
 
-    @app.get("/dialogs")
-    def dialogs(
-        search: Annotated[str, Query(max_length=1_000)] = "",
-        state: Annotated[str, Query(max_length=100)] = "",
-        after: Annotated[int, Query(ge=0)] = 0,
-    ) -> Facts:
-        """Running and past dialogs: what waits for the person first."""
-        return listing.dialogs(search, state, after)
-
     @app.get("/past/{dialog}")
     def past(dialog: Annotated[str, PathParameter(max_length=SHORT)]) -> HTMLResponse:
         """A dialog to read, with nothing in it that runs."""
@@ -79,40 +71,10 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
         text = export(found, "html", attachments=attachments_of(path))
         return HTMLResponse(text, headers=READING_HEADERS)
 
-    @app.get("/choices")
-    def choices(again: bool = False) -> Facts:
-        """What a dialog can be made of here: backends, templates, open sessions."""
-        return offers.choices(again=again)
-
-    @app.post("/context")
-    def context(asked: Paths) -> Facts:
-        """Files as they would go along with a dialog: without secrets, cut where they are long, or refused."""
-        return offers.context(asked)
-
-    @app.post("/estimate")
-    def estimate(asked: ToShare) -> Facts:
-        """What a dialog may cost."""
-        return offers.estimate(asked)
-
-    @app.post("/start", status_code=201)
-    def start(asked: NewDialog) -> Facts:
-        """Begin a dialog: its daemons live on without this page."""
-        return offers.start(asked)
-
     @app.post("/continue", status_code=201)
     def go_on(asked: GoOn) -> Facts:
         """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
         return offers.go_on(listing.standing(asked.dialog))
-
-    @app.post("/share", status_code=201)
-    def share(asked: ToShare) -> Facts:
-        """What would leave this machine; then share a new dialog, which gives the line for the other side."""
-        return offers.share(asked)
-
-    @app.post("/join", status_code=201)
-    def join(asked: ToJoin) -> Facts:
-        """Take part in somebody else's dialog."""
-        return offers.join(asked)
 
     @app.post("/build/look")
     def look(asked: CarryOut) -> Facts:
@@ -124,6 +86,13 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
         """Have a decision carried out: tasks are proposed, and wait for the person."""
         return offers.carry_out(asked, listing.standing(asked.dialog))
 
+    app.get("/dialogs")(listing.dialogs)
+    app.get("/choices")(offers.choices)
+    app.post("/context")(offers.context)
+    app.post("/estimate")(offers.estimate)
+    app.post("/start", status_code=201)(offers.start)
+    app.post("/share", status_code=201)(offers.share)
+    app.post("/join", status_code=201)(offers.join)
     serve_parts(app, "home", _HERE / "static")
     serve_parts(app, "page", _HERE.parent / "server" / "static")  # the look is that of the dialogs' own pages
     return app
@@ -148,7 +117,12 @@ class Listing:
         self._logs: dict[Path, LogFile] = {}
         self._lock = threading.Lock()  # of these: a file is read by one at a time
 
-    def dialogs(self, search: str = "", state: str = "", after: int = 0) -> Facts:
+    def dialogs(
+        self,
+        search: Annotated[str, Query(max_length=1_000)] = "",
+        state: Annotated[str, Query(max_length=100)] = "",
+        after: Annotated[int, Query(ge=0)] = 0,
+    ) -> Facts:
         """A page of the list: what waits for the person, what runs, the past; those that hold the words, if any.
 
         Raises `BadInput` for a state that is none.
@@ -167,7 +141,7 @@ class Listing:
         shown = fits[after : after + PAGE]
         return {"dialogs": shown, "more": len(fits) > after + PAGE, "after": after + len(shown)}
 
-    def standing(self, wanted: str) -> Ongoing | None:
+    def standing(self, wanted: str) -> Situation | None:
         """The dialog of that id, where it stands in its file still."""
         return next((one for one in self._ongoing(asked=False) if one.dialog.id == wanted), None)
 
@@ -178,11 +152,11 @@ class Listing:
         path = Path(self.memory.dialog(wanted).archive)
         return read_dialog(path), path
 
-    def _ongoing(self, *, asked: bool = True) -> list[Ongoing]:
+    def _ongoing(self, *, asked: bool = True) -> list[Situation]:
         with self._lock:
             return ongoing(self.settings, self._logs, asked=asked)
 
-    def _listed(self, one: Ongoing) -> Facts:
+    def _listed(self, one: Situation) -> Facts:
         """A dialog that goes on, or whose daemons still run, as the list has it."""
         row, dialog = row_of(one.dialog, one.file), one.dialog
         stands = one.stands(_ended(row))

@@ -23,15 +23,15 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, Tool, ToolAnnotations
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from dialogd import __version__, person
 from dialogd.agent.prompt import answers_of_the_round, reads_all
 from dialogd.backends.auto import LIVE
 from dialogd.cli import options
 from dialogd.cli.create import Start, listed
-from dialogd.cli.launch import Ongoing
 from dialogd.cli.options import accepted, daemons, healths, notify
+from dialogd.cli.status import Situation
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import sessions as known
@@ -70,10 +70,8 @@ SessionId = Annotated[str, Field(description="id or file")]
 Wait = Annotated[float, Field(ge=0, le=45, description="seconds")]
 
 
-class Filter(BaseModel):
+class Filter(BaseModel, extra="forbid"):
     """Which sessions are wanted."""
-
-    model_config = ConfigDict(extra="forbid")
 
     status: str = Field("", description="open, running, completed, error …")
     position: str = Field("", description="its template")
@@ -81,10 +79,8 @@ class Filter(BaseModel):
     topic: str = ""
 
 
-class Position(BaseModel):
+class Position(BaseModel, extra="forbid"):
     """What a position is taken on, and by whom."""
-
-    model_config = ConfigDict(extra="forbid")
 
     target: Annotated[str, Field(description="a question, file or folder")]
     agents: Annotated[list[str], Field(description="claude, codex, A=claude …")] = []
@@ -125,11 +121,11 @@ class Tools:
         self._sending = asyncio.Lock()
         self._began: set[Path] = set()  # the files of the sessions that this server began
 
-    async def look(self, session: str) -> Ongoing:
+    async def look(self, session: str) -> Situation:
         """The session that is meant."""
         return await asyncio.to_thread(known.find, self.settings, session)
 
-    async def whole(self, session: str) -> Ongoing:
+    async def whole(self, session: str) -> Situation:
         """The session that is meant, for who may see all of it. Raises `Refused` for a seat that may not."""
         one = await self.look(session)
         reader = await self._reader(one)
@@ -140,7 +136,7 @@ class Tools:
             )
         return one
 
-    async def _reader(self, one: Ongoing) -> str:
+    async def _reader(self, one: Situation) -> str:
         """The seat in this session whose own program asks, "" for the person's. Raises as `_holds`."""
         seat = await self._holds()
         return seat.id if seat is not None and seat.pid in {daemon.pid for daemon in one.running} else ""
@@ -355,7 +351,7 @@ class Tools:
         one = await self.look(session)
         return await self._say(one, message, "", type, note=True)
 
-    async def _take_turn(self, one: Ongoing, message: str, to: str, type: str) -> Facts:
+    async def _take_turn(self, one: Situation, message: str, to: str, type: str) -> Facts:
         """What a seat says: the turn that it owes. Raises `Refused` where it owes none, `BadInput`."""
         daemon, kind = await self._seat("", ""), _kind(one.dialog, type)
         health = await _answered(daemon, "GET", "/health")
@@ -371,7 +367,7 @@ class Tools:
         came = await _answered(daemon, "POST", "/reply", {"debt": debt, "text": text})
         return {"session": one.dialog.id, **came, "next": f"wait_for_turn(agent={daemon.id!r})"}
 
-    async def _say(self, one: Ongoing, message: str, to: str, type: str, *, note: bool) -> Facts:
+    async def _say(self, one: Situation, message: str, to: str, type: str, *, note: bool) -> Facts:
         """Append the person's words, not too fast and not too many. Raises `DialogdError`."""
         if StateDir(self.settings.state_dir).archive in one.file.parents:  # its file holds it no longer
             raise Refused(f"the session {one.dialog.id} is a copy in the archive", fix="begin another with `ask`")
@@ -464,13 +460,13 @@ async def _answered(daemon: Running, method: str, path: str, body: Facts | None 
     return accepted(daemon, answer, fix="fetch what is owed: wait_for_turn", retry=retry)
 
 
-def _stop(one: Ongoing, *, is_own: bool) -> str:
+def _stop(one: Situation, *, is_own: bool) -> str:
     """The call that ends a session, which names the file of one that this server did not begin."""
     how = f"session={one.dialog.id!r}" if is_own else f"session={str(one.file)!r}, confirm=true"
     return f"sessions_stop({how})"
 
 
-def _next(one: Ongoing, *, is_own: bool) -> str:
+def _next(one: Situation, *, is_own: bool) -> str:
     """What to call next; `is_own` where this server began the session."""
     session = f"session={one.dialog.id!r}"
     if one.dialog.state.outcome is not None:
@@ -483,7 +479,7 @@ def _next(one: Ongoing, *, is_own: bool) -> str:
     return f"call ask({session}) again to wait on; {stop}"
 
 
-def _plan(one: Ongoing) -> Plan:
+def _plan(one: Situation) -> Plan:
     """The plan of a session. Raises `Refused` where no agent has spoken."""
     if not has_spoken(one.dialog):
         raise Refused("no agent has spoken yet, so there is no plan", fix="wait: ask(session=…)")

@@ -11,14 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from dialogd.agent.prompt import is_shown, may_read
 from dialogd.backends.auto import COMMANDS
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.create import Start
-from dialogd.cli.launch import PROGRAM, Ongoing, begin_apart, begun, ongoing, served_at
+from dialogd.cli.launch import PROGRAM, begin_apart, begun, ongoing
+from dialogd.cli.status import Situation
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.memory import Memory, current
@@ -50,12 +51,12 @@ def log_of(settings: Settings, file: Path) -> LogFile:
     return options.log_of(replace(settings, file=file))
 
 
-def state_of(one: Ongoing) -> str:
+def state_of(one: Situation) -> str:
     """The state of a session, one of `SESSIONS`."""
     return session_state(one.dialog, one.stands().state)
 
 
-def facts_of(one: Ongoing) -> Facts:
+def facts_of(one: Situation) -> Facts:
     """What a list of sessions says of it."""
     dialog, rules = one.dialog, one.dialog.header.rules
     began = moment_of(dialog.header.started)
@@ -80,7 +81,7 @@ def facts_of(one: Ongoing) -> Facts:
     }
 
 
-def result_of(one: Ongoing) -> Facts:
+def result_of(one: Situation) -> Facts:
     """The facts, with what came of it so far: the outcome, the decided text, what the person is asked."""
     outcome, decided = one.dialog.state.outcome, certify(one.dialog)
     last = next((entry for entry in reversed(one.dialog.entries) if entry.is_turn and entry.by != USER), None)
@@ -136,11 +137,11 @@ def history(dialog: Dialog, agent: str, page: int, reader: str = "") -> Facts:
 # -- Which sessions there are -----------------------------------------------------------------------------------------
 
 
-def at(settings: Settings, file: Path) -> Ongoing:
+def at(settings: Settings, file: Path) -> Situation:
     """The session in one file. Raises what reading it raises."""
     dialog = options.dialog_at(log_of(settings, file))
     is_starting = dict(begun(StateDir(settings.state_dir))).get(file, False)
-    return served_at(settings, file, dialog, is_starting=is_starting)
+    return Situation.of(settings, file, dialog, is_starting=is_starting)
 
 
 def is_path(wanted: str) -> bool:
@@ -148,7 +149,7 @@ def is_path(wanted: str) -> bool:
     return wanted.strip().endswith(".md") or os.sep in wanted
 
 
-def find(settings: Settings, wanted: str) -> Ongoing:
+def find(settings: Settings, wanted: str) -> Situation:
     """The session of that id, the beginning of one, or the path of its file; "" where only one is open.
 
     Also an ended one of the archive. Raises `BadInput` where there is none, or several are meant, and for a file that
@@ -173,7 +174,7 @@ def find(settings: Settings, wanted: str) -> Ongoing:
         what = f"{wanted!r} means several sessions" if exact and name else f"{many(len(exact), 'session')} are open"
         raise BadInput(what, fix=f"name one of: {known}")
     try:
-        return served_at(settings, *current(Memory(settings.state_dir).dialog(name)))
+        return Situation.of(settings, *current(Memory(settings.state_dir).dialog(name)))
     except BadInput:
         raise BadInput(f"there is no session {name[:60]!r}", fix=f"name one of: {known}") from None
 
@@ -188,7 +189,7 @@ def sessions(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[
     for row in Memory(settings.state_dir).dialogs(limit + len(found)) if status != "open" else ():
         if row.archive and row.id not in known:
             with suppress(DialogdError, OSError):
-                found.append(facts_of(served_at(settings, *current(row))))
+                found.append(facts_of(Situation.of(settings, *current(row))))
 
     def fits(facts: Mapping[str, Any]) -> bool:
         text, agent = wanted.get("topic", "").casefold(), wanted.get("agent", "").casefold()
@@ -205,10 +206,8 @@ def sessions(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[
 # -- Beginning one: `dialogd run` apart from the program that asked for it, within limits -----------------------------
 
 
-class Limits(BaseModel):
+class Limits(BaseModel, extra="forbid", frozen=True):
     """When the session ends at the latest."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_agents: Annotated[int | None, Field(ge=1)] = None
     max_turns: Annotated[int | None, Field(ge=1)] = None

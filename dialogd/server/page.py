@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathField
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from dialogd import person
 from dialogd.agent.loop import Agent
@@ -491,10 +491,8 @@ RECALLED = 5  # decisions
 Id = PathField(description="the id of an earlier dialog, or the beginning of one")
 
 
-class TurnedOut(BaseModel):
+class TurnedOut(BaseModel, extra="forbid"):
     """How what an earlier dialog decided turned out."""
-
-    model_config = ConfigDict(extra="forbid")
 
     outcome: Literal["worked", "failed"]
     why: str = Field(description="in a sentence", min_length=1, max_length=2000)

@@ -18,6 +18,7 @@ from dialogd.agent.loop import Agent
 from dialogd.protocol.lifecycle import Signal
 from dialogd.protocol.order import is_apart
 from dialogd.server import wire
+from dialogd.store.child import end_tasks
 from dialogd.views.standing import Shared
 
 RETRY = 1000  # milliseconds after which a browser tries again
@@ -92,7 +93,7 @@ class Relay:
                     return
                 wanted = set(self.agent.peers.of(self.agent.dialog).items())
                 for gone in set(streams) - wanted:
-                    await _end(streams.pop(gone))
+                    await end_tasks(streams.pop(gone))
                     hub.forget_relayed(gone[0])
                 for who, url in wanted - set(streams):
                     streams[who, url] = asyncio.create_task(self._follow(who, url))
@@ -100,7 +101,7 @@ class Relay:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), LOOK)
         finally:
-            await _end(*streams.values())
+            await end_tasks(*streams.values())
             hub.forget_relayed()
 
     async def _follow(self, who: str, url: str) -> None:
@@ -145,12 +146,6 @@ class Relay:
                 hub.text(who, data["turn"], data["text"], reset=data["reset"], is_relayed=True)
         elif kind in ("draft", "error"):
             hub.relay(kind, data)
-
-
-async def _end(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # -- What each kind of event carries; fields are added within a version, never taken away or given another meaning ----

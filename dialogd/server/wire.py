@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from starlette.exceptions import HTTPException
 
 from dialogd.config import new_command
@@ -33,10 +33,8 @@ class Problem(BaseModel):
     fix: str
 
 
-class Meant(BaseModel):
+class Meant(BaseModel, extra="forbid"):
     """Which dialog a request is about; a daemon of another one refuses it. Naming none means the daemon's own."""
-
-    model_config = ConfigDict(extra="forbid")
 
     file: str = Field("", description="the path of its file, in full", max_length=4096)
     dialog: str = Field("", description="its id", max_length=200)
@@ -54,10 +52,8 @@ class Worded(Meant):
         return worded(given, "text") if isinstance(given, dict) else given
 
 
-class Notify(Meant):
+class Notify(Meant, extra="ignore", populate_by_name=True):
     """What a notify may carry; nothing at all is as good."""
-
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
     sender: str = Field("", alias="from", max_length=64, description="the agent that calls; empty from a person")
     start: bool = Field(False, description="a person's notify, passed on by a peer: it starts the dialog here too")
@@ -71,10 +67,8 @@ class Notified(BaseModel):
     turn_passed: bool | None = None
 
 
-class Halt(Meant):
+class Halt(Meant, extra="ignore"):
     """How a stop is asked for; all fields are optional."""
-
-    model_config = ConfigDict(extra="ignore")
 
     hop: int = Field(0, ge=0, le=8, description="0 from a person; peers pass a stop on with 1, and no further")
     reason: str = Field("", max_length=1_000_000)
@@ -89,10 +83,8 @@ class Done(BaseModel):
     phase: str
 
 
-class Invited(BaseModel):
+class Invited(BaseModel, extra="forbid"):
     """One more agent, in parts; without name and address it gets the usual ones."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: str = Field(max_length=64)
     name: str = Field("", max_length=200)

@@ -60,6 +60,13 @@ async def until_done(work: asyncio.Future[Any]) -> None:
         raise cancelled
 
 
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them, and wait until each has ended, however."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Child:
     """A running command. Whoever made one awaits `end()`, whatever happens.
 

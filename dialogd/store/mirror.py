@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.config import file_words
+from dialogd.config import command_on
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol import grammar
 from dialogd.protocol.certificate import fault_of
@@ -222,7 +222,7 @@ class Mirror:
             raise BadInput(
                 f"the seat {agent} is on another machine: its key lies where it was made",
                 fix=f"start one of {', '.join(self.connection.seats) or 'no agents'} here, or the person gives {agent}"
-                f" a key of this machine: {self._command('share', '--seat', f'{agent}=here')}",
+                f" a key of this machine: {command_on(self.file.path, 'share', '--seat', f'{agent}=here')}",
             )
         with self._answers():
             self.engine  # noqa: B018 - opening it takes the seat
@@ -352,11 +352,8 @@ class Mirror:
         kept = next(iter(sorted(self.file.attachments.glob("typed-*.txt"))), None)
         if kept is None:
             return ""
-        send = f"{self._command('say', '-')} < {shlex.quote(str(kept))} && rm {shlex.quote(str(kept))}"
+        send = f"{command_on(self.file.path, 'say', '-')} < {shlex.quote(str(kept))} && rm {shlex.quote(str(kept))}"
         return f"what was typed into {self.file.path} is kept in {kept}; to send it, and remove that file: {send}"
-
-    def _command(self, *words: str) -> str:
-        return shlex.join(["dialogd", *words, *file_words(self.file.path)])
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -381,7 +378,7 @@ class Mirror:
         if problem:
             raise Refused(
                 f"this cannot be written to the shared dialog: {problem}",
-                fix=f"the keys that count: {self._command('verify')}",
+                fix=f"the keys that count: {command_on(self.file.path, 'verify')}",
             )
         files = ((addition.attachment, addition.overflow.encode("utf-8", "replace")),) if addition.attachment else ()
         row = Row(dialog.size, data, sha, seat, signing.sign(Path(path), sha), files)

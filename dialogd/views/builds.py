@@ -17,13 +17,13 @@ from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, place
 from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog, Table
 from dialogd.protocol.text import many, one_line
+from dialogd.views.flow import NAMES
 
 if TYPE_CHECKING:
     from dialogd.tasks.worktrees import Diff
 
 SUMMARY = 100  # characters
 PATCHES = 200_000  # characters of patches that are shown of a task; files beyond are named
-NAMES = {USER: "User", SYSTEM: "System"}  # as in the flow
 
 Look = Callable[[str, str], "Diff | None"]  # what git says of `base..commit`; None where it cannot be asked
 

@@ -469,7 +469,7 @@ def _piece(plan: Plan, entry: Entry, attachments: Mapping[str, str]) -> Drawn:
 def _record(plan: Plan, entry: Entry) -> tuple[str, ...]:
     """The figures and the hash of an entry."""
     frame, by = entry.frame, plan.name(entry.by)
-    name = f"turn {entry.number}" if entry.is_turn else f"note {entry.id}"
+    name = where(entry.id)
     if frame is None:
         return name, by, "by hand", "", "", "", "", entry.chain
     took = in_words(int(frame.ms) / 1000) if re.fullmatch(r"[0-9]{1,12}", frame.ms) else ""

@@ -39,7 +39,7 @@ from dialogd.views.words import (
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
-_NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
+NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 
 @dataclass(slots=True)
@@ -227,7 +227,7 @@ def _is_daemons(mark: Mark) -> bool:
 
 
 def _name(who: str) -> str:
-    return _NAMES.get(who, who)
+    return NAMES.get(who, who)
 
 
 # -- Messages as a Mermaid sequence diagram, as code hosts render it --------------------------------------------------

@@ -383,10 +383,6 @@ def _agree(mark: Mark, known: Context) -> dict[str, str]:
     return {**about, "text": "; ".join(filter(None, fields_of(mark)[1:]))}
 
 
-def _objection(mark: Mark, _known: Context) -> dict[str, str]:
-    return {"ref": listed(marks.objected(mark))}
-
-
 def _choice(mark: Mark, known: Context) -> dict[str, str]:
     choice = marks.vote(mark)
     if choice is None:
@@ -468,7 +464,7 @@ def _asked_task(mark: Mark, _known: Context) -> dict[str, str]:
 _READ: Mapping[str, Read] = MappingProxyType(
     {
         "AGREE": _agree,
-        "OBJECTION": _objection,
+        "OBJECTION": lambda mark, _: {"ref": listed(marks.objected(mark))},
         "VOTE": _choice,
         "DECIDE": _choice,
         "DECISION": _decision,

@@ -12,7 +12,7 @@ import pytest
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.launch import Ongoing
+from dialogd.cli.status import Situation
 from dialogd.errors import BackendError, BadInput, Refused
 from dialogd.mcp.server import Position, on
 from dialogd.mcp.sessions import FREE, MOST, PAGE, pause, state_of
@@ -20,6 +20,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.lifecycle import AGENTS, SESSIONS, WORDS, agent_state
 from dialogd.protocol.model import Mark
 from dialogd.protocol.state import Dialog
+from dialogd.store.disk import StateDir
 from tests.mcp.conftest import Host, call
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -300,9 +301,9 @@ def test_a_sessions_state_follows_from_file_and_daemons(
     assert state_of(session(parse(text.encode()), *around)) == state
 
 
-def session(dialog: Dialog, healths: dict[str, Any], is_starting: bool = False) -> Ongoing:
+def session(dialog: Dialog, healths: dict[str, Any], is_starting: bool = False) -> Situation:
     """A session of which daemons say that."""
-    return Ongoing(dialog, Path("d.md"), (), healths, is_starting)
+    return Situation(dialog, Path("d.md"), (), healths, StateDir(Path("/s")), is_starting)
 
 
 def test_a_session_whose_time_is_over_is_completing_until_its_last_round_is_done() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
 
-from dialogd.config import start_command
+from dialogd.config import command_on
 from dialogd.errors import BackendError
 from tests.page.browser import Visitor
 from tests.page.test_live import at
@@ -148,7 +148,7 @@ def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Vis
     guest = page.locator('#agents [data-agent="C"]')
     expect(guest.locator(".word")).to_have_text("does not answer")
     expect(guest.locator(".why")).to_have_text(
-        f"no daemon of it answers; start it in a terminal of its own: {start_command('C', room.file)}"
+        f"no daemon of it answers; start it in a terminal of its own: {command_on(room.file, 'start', 'C')}"
     )
 
 

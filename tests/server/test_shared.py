@@ -81,7 +81,7 @@ def test_nobody_offers_to_start_who_sits_elsewhere(tmp_path: Path, cast: Cast, r
     for who, told in (("A", "its daemon does not run: dialogd start A"), ("B", "waiting for B, on another machine")):
         files = Files(tmp_path / who, cast, "Ada", "A", f"git+file://{repository}", f"{who.lower()}0")
         files.share(cast.opening().replace(b"TURN: A", b"TURN: " + who.encode()), "B")
-        situation = Situation.of(files.log().read(), files.file, (), StateDir(files.state_dir))
+        situation = Situation(files.log().read(), files.file, (), {}, StateDir(files.state_dir))
         assert told in situation.reasons()[0]
 
 
