@@ -823,7 +823,7 @@ def merge(log: LogFile, repo: Path, what: Takeover, *, anyway: bool = False) -> 
     undoubted(log, what, anyway=anyway)
     dialog = log.read()
     if _approved(dialog.state.build)[: len(what.approved)] != what.approved:
-        again = shlex.join(["dialogd", "build", "merge", *file_words(log.path)])
+        again = command_on(log.path, "build", "merge")
         raise Refused("what was to be merged has changed since; nothing was merged", fix=f"look at it anew: {again}")
     trees, made = Worktrees(repo, build=dialog.id), dict(what.made)
     if what.by is not None:
