@@ -587,7 +587,7 @@ def ongoing(settings: Settings, logs: dict[Path, LogFile] | None = None, *, aske
     for file in dict.fromkeys((*served, *runs, settings.file)):
         with suppress(DialogdError, OSError):
             if file in served or file.stat().st_size not in kept.get(str(file), ()):
-                log = logs.setdefault(file, LogFile(file, Journals(state.dialog(file))))
+                log = logs.setdefault(file, options.log_of(settings, file))
                 found[file] = log.read()
                 if found[file].state.outcome is not None and file not in served:
                     memory.keep(found.pop(file), file)

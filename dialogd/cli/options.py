@@ -118,9 +118,10 @@ def own_secrets() -> tuple[str, ...]:
     return secrets(os.environ, dotenv(Path.cwd()))
 
 
-def log_of(settings: Settings) -> LogFile:
-    """The dialog file of these settings, which need not exist."""
-    return LogFile(settings.file, Journals(StateDir(settings.state_dir).dialog(settings.file)))
+def log_of(settings: Settings, file: Path | None = None) -> LogFile:
+    """The dialog file of these settings, or another one of theirs; it need not exist."""
+    file = file or settings.file
+    return LogFile(file, Journals(StateDir(settings.state_dir).dialog(file)))
 
 
 def dialog_at(log: LogFile) -> Dialog:

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -157,10 +157,14 @@ class CarryOut(Asked):
 
 
 class Offers:
-    """What Home offers in one state directory, and begins; what is begun stays `linger` seconds after its end."""
+    """What Home offers in one state directory, and begins; what is begun stays `linger` seconds after its end.
 
-    def __init__(self, settings: Settings, linger: float) -> None:
+    `standing` finds the dialog of an id, where it stands in its file still.
+    """
+
+    def __init__(self, settings: Settings, linger: float, standing: Callable[[str], Situation | None]) -> None:
         self.settings = settings
+        self.standing = standing
         self.state = StateDir(settings.state_dir)
         self.linger = ["--linger", f"{linger:g} seconds"]
         self._found: tuple[float, dict[str, Found]] = (0.0, {})
@@ -292,8 +296,11 @@ class Offers:
                 file = begin_apart(self.state, wanted.words(*self.linger), variables, name, given=asked.question)
             return _started(file)
 
-    def go_on(self, one: Situation | None) -> Facts:
-        """Have a dialog go on whose agents are gone. Raises `DialogdError`."""
+    def go_on(self, asked: GoOn) -> Facts:
+        """Have a dialog go on whose agents are gone, as after a restart of the machine. Raises `DialogdError`."""
+        return self._gone_on(self.standing(asked.dialog))
+
+    def _gone_on(self, one: Situation | None) -> Facts:
         if one is None or one.dialog.state.outcome is not None:
             raise Refused("it has ended, or is not here any more", fix="begin another on the same question")
         if not one.running:
@@ -323,7 +330,7 @@ class Offers:
                 line = sharing.carry_out()
             unshared.pop_all()
         Cast(sharing.dialog.id, here).save(self.state, file)
-        return {"line": str(line), **self.go_on(Situation.of(settings, file, sharing.dialog))}
+        return {"line": str(line), **self._gone_on(Situation.of(settings, file, sharing.dialog))}
 
     def join(self, asked: ToJoin) -> Facts:
         """Make the mirror that a line names, and have whoever was picked take its seat."""
@@ -334,11 +341,11 @@ class Offers:
         with concerning("line"):
             _, dialog, connection = joined(settings, asked.line)
         Cast(dialog.id, tuple(replace(seat, id=who) for who in connection.seats)).save(self.state, settings.file)
-        return self.go_on(Situation.of(settings, settings.file, dialog))
+        return self._gone_on(Situation.of(settings, settings.file, dialog))
 
-    def would_be(self, asked: CarryOut, one: Situation | None) -> Facts:
+    def would_be(self, asked: CarryOut) -> Facts:
         """What `dialogd build` says of it before it asks. Raises `DialogdError` where it would not begin."""
-        words, variables, none = [*PROGRAM, *self._build(asked, one)], without_tokens(os.environ), subprocess.DEVNULL
+        words, variables, none = [*PROGRAM, *self._build(asked)], without_tokens(os.environ), subprocess.DEVNULL
         done = subprocess.run(words, stdin=none, capture_output=True, text=True, env=variables, check=False)
         said, _, why = done.stderr.rpartition("error: ")
         if not why.startswith(NOBODY_TO_ASK):
@@ -346,16 +353,17 @@ class Offers:
             raise Refused(what.strip(), fix=fix.strip() or "see in a terminal what it says: dialogd build")
         return {"lines": said.rstrip().split("\n")}
 
-    def carry_out(self, asked: CarryOut, one: Situation | None) -> Facts:
+    def carry_out(self, asked: CarryOut) -> Facts:
         """Begin the build. Raises `DialogdError`."""
-        words = [*self._build(asked, one), "--yes", *self.linger]
+        words = [*self._build(asked), "--yes", *self.linger]
         return _started(begin_apart(self.state, words, seconds=TO_BUILD))
 
-    def _build(self, asked: CarryOut, one: Situation | None) -> list[str]:
+    def _build(self, asked: CarryOut) -> list[str]:
         """`dialogd build` with its options. Raises `BadInput`, `Refused`."""
         person.alone(self.state, "build")
         with concerning("repo"):
             repo = own(asked.repo, folder=True)
+        one = self.standing(asked.dialog)
         source = str(one.file) if one is not None else asked.dialog
         setup = [f"--setup={asked.setup.strip()}"] if asked.setup.strip() else []
         setup += ["--setup-network"] if setup and asked.network else []

@@ -23,7 +23,7 @@ from dialogd.cli.launch import ongoing
 from dialogd.cli.status import Situation
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
-from dialogd.home.offers import SHORT, CarryOut, Facts, GoOn, Offers
+from dialogd.home.offers import SHORT, Facts, Offers
 from dialogd.memory import DialogRow, Memory, excerpt
 from dialogd.memory.past import read_dialog, row_of
 from dialogd.protocol.build import came_of
@@ -52,7 +52,8 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     """
     app = FastAPI(title="dialogd home", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     handle_errors(app)
-    listing, offers = Listing(settings), Offers(settings, linger)
+    listing = Listing(settings)
+    offers = Offers(settings, linger, listing.standing)
 
     @app.get("/")
     def page() -> HTMLResponse:
@@ -71,28 +72,16 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
         text = export(found, "html", attachments=attachments_of(path))
         return HTMLResponse(text, headers=READING_HEADERS)
 
-    @app.post("/continue", status_code=201)
-    def go_on(asked: GoOn) -> Facts:
-        """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
-        return offers.go_on(listing.standing(asked.dialog))
-
-    @app.post("/build/look")
-    def look(asked: CarryOut) -> Facts:
-        """What carrying out a decision would be; nothing is begun."""
-        return offers.would_be(asked, listing.standing(asked.dialog))
-
-    @app.post("/build", status_code=201)
-    def build(asked: CarryOut) -> Facts:
-        """Have a decision carried out: tasks are proposed, and wait for the person."""
-        return offers.carry_out(asked, listing.standing(asked.dialog))
-
     app.get("/dialogs")(listing.dialogs)
     app.get("/choices")(offers.choices)
     app.post("/context")(offers.context)
     app.post("/estimate")(offers.estimate)
     app.post("/start", status_code=201)(offers.start)
+    app.post("/continue", status_code=201)(offers.go_on)
     app.post("/share", status_code=201)(offers.share)
     app.post("/join", status_code=201)(offers.join)
+    app.post("/build/look")(offers.would_be)
+    app.post("/build", status_code=201)(offers.carry_out)
     serve_parts(app, "home", _HERE / "static")
     serve_parts(app, "page", _HERE.parent / "server" / "static")  # the look is that of the dialogs' own pages
     return app

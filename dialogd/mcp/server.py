@@ -35,7 +35,7 @@ from dialogd.cli.status import Situation
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import sessions as known
-from dialogd.mcp.sessions import NO_LIMITS, Facts, Limits, inside, log_of, result_of, result_of_command, state_of
+from dialogd.mcp.sessions import NO_LIMITS, Facts, Limits, inside, result_of, result_of_command, state_of
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import WORDS, worded
@@ -239,7 +239,7 @@ class Tools:
     async def _wait(self, file: Path, seconds: float, ctx: Context | None, wanted: str = "") -> Facts:
         """Wait until the session ends or needs the person, and tell how it goes on the way."""
         deadline, told, looks = time.monotonic() + seconds, 0, 0
-        log = log_of(self.settings, file)
+        log = options.log_of(self.settings, file)
         while True:
             try:
                 dialog = await asyncio.to_thread(log.read)
@@ -371,7 +371,7 @@ class Tools:
         """Append the person's words, not too fast and not too many. Raises `DialogdError`."""
         if StateDir(self.settings.state_dir).archive in one.file.parents:  # its file holds it no longer
             raise Refused(f"the session {one.dialog.id} is a copy in the archive", fix="begin another with `ask`")
-        kind, log, secrets = _kind(one.dialog, type, note=note), log_of(self.settings, one.file), options.own_secrets()
+        kind, log = _kind(one.dialog, type, note=note), options.log_of(self.settings, one.file)
         everybody = to.strip().casefold() in ("all", "everybody", "*")
         check = partial(self._pause, note=note)
         async with self._sending:
@@ -379,7 +379,7 @@ class Tools:
             after = await asyncio.to_thread(
                 lambda: person.say(
                     log, message, to=ALL if everybody else to, note=note, kind="" if kind == TEXT else kind, host=VIA,
-                    secrets=secrets, check=check,  # what others have sent meanwhile counts, too
+                    secrets=options.own_secrets(), check=check,  # what others have sent meanwhile counts, too
                 )
             )  # fmt: skip
         reached = await asyncio.to_thread(notify, one.running)
@@ -429,7 +429,7 @@ class Tools:
                 f"this server did not begin {one.dialog.id}, about {one_line(one.dialog.header.topic, 100)!r}",
                 fix=f"if the person wants it ended, call {_stop(one, is_own=False)}",
             )
-        why, log = f"{reason.strip()} (by MCP)" if reason.strip() else "by MCP", log_of(self.settings, one.file)
+        why, log = f"{reason.strip()} (by MCP)" if reason.strip() else "by MCP", options.log_of(self.settings, one.file)
         await asyncio.to_thread(person.stop, log, why, secrets=options.own_secrets())
         code, out, err = await asyncio.to_thread(result_of_command, "stop", "--file", str(one.file))
         if code not in (0, 3):

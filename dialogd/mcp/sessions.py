@@ -31,7 +31,6 @@ from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import in_words, many, moment_of, one_line
 from dialogd.store.disk import StateDir
-from dialogd.store.logfile import LogFile
 from dialogd.templates import find as find_template
 from dialogd.templates import template
 from dialogd.views.flow import TEXT
@@ -44,11 +43,6 @@ MOST_TURNS = 200  # that rounds of many agents come to by default
 Facts = dict[str, Any]
 
 # -- What a session is ------------------------------------------------------------------------------------------------
-
-
-def log_of(settings: Settings, file: Path) -> LogFile:
-    """The file of a session."""
-    return options.log_of(replace(settings, file=file))
 
 
 def state_of(one: Situation) -> str:
@@ -139,7 +133,7 @@ def history(dialog: Dialog, agent: str, page: int, reader: str = "") -> Facts:
 
 def at(settings: Settings, file: Path) -> Situation:
     """The session in one file. Raises what reading it raises."""
-    dialog = options.dialog_at(log_of(settings, file))
+    dialog = options.dialog_at(options.log_of(settings, file))
     is_starting = dict(begun(StateDir(settings.state_dir))).get(file, False)
     return Situation.of(settings, file, dialog, is_starting=is_starting)
 
