@@ -11,7 +11,7 @@ from typing import Any
 
 from dialogd import person
 from dialogd.errors import BackendError
-from dialogd.memory.past import row_of
+from dialogd.memory.records import row_of
 from dialogd.protocol import build
 from dialogd.protocol.build import listed
 from dialogd.protocol.model import Draft, Mark

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Self
 from dialogd.backends import MACHINE, WRITING, Backend, Found, Options, Price, Request, Tool, Usage, bare, price_of
 from dialogd.backends.apis import QUOTED, SHORTER, TOO_LONG
 from dialogd.backends.command import Messages, clean_environment, last_line, limits_of, missing
+from dialogd.backends.open_sessions import UUID
 from dialogd.backends.parts import Part, Prompt, tokens_of
 from dialogd.backends.readonly_proof import KEY, NO_SHELL, Order, Proof, Run, Stage, Way, prove
-from dialogd.backends.sessions import UUID
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact

@@ -17,8 +17,8 @@ from typing import Any
 from dialogd.backends import Options, Usage
 from dialogd.backends.coding_agent import INTRO, TEMPORARY, AgentCLI, Event, Output, counts, ended, since, table
 from dialogd.backends.command import clean_environment, confined, homes
+from dialogd.backends.open_sessions import UUID
 from dialogd.backends.readonly_proof import Run
-from dialogd.backends.sessions import UUID
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dialogd.backends import Backend, Delivery, Found, Options, Price, Request, Usage, price_of, sessions
+from dialogd.backends import Backend, Delivery, Found, Options, Price, Request, Usage, open_sessions, price_of
 from dialogd.backends.coding_agent import INTRO
 from dialogd.backends.parts import Prompt
 from dialogd.config import file_flag
@@ -177,12 +177,12 @@ class Live(Backend):
         """Wake the session until it replies: again whenever it rests without a reply, three times at most."""
         try:
             while True:
-                session = await asyncio.to_thread(sessions.of_key, self.session)
+                session = await asyncio.to_thread(open_sessions.of_key, self.session)
                 if session is None:
                     raise NotRunning(GONE, fix="join from another one: dialogd live join")
                 if owed.knocks == TIMES:
                     break
-                await sessions.wake(session, self._line(owed), AGAIN[owed.knocks])
+                await open_sessions.wake(session, self._line(owed), AGAIN[owed.knocks])
                 owed.knocks += 1
                 self._news.put_nowait(Delivery("knocked", owed.knocks))
                 await self._rested(session, owed)
@@ -208,12 +208,12 @@ class Live(Backend):
             how = f'Call the tool wait_for_turn of the MCP server dialogd with agent="{owed.debt.rpartition("-")[0]}"'
         return f"{OWES[owed.kind].format(owed.turn)}{again}. {keeps}{how}"
 
-    async def _rested(self, session: sessions.Session, owed: Owed) -> None:
+    async def _rested(self, session: open_sessions.Session, owed: Owed) -> None:
         """Wait until the session rests: after it has opened the turn, or without having heard the line in time."""
         begun, idle = time.monotonic(), 0.0
         while not (idle >= self.rest and (owed.is_opened or time.monotonic() - begun >= self.deaf)):
             await asyncio.sleep(self.look)
-            now = await asyncio.to_thread(sessions.status, session)
+            now = await asyncio.to_thread(open_sessions.status, session)
             if now == "gone":
                 return
             idle = idle + self.look if now == "idle" else 0.0

@@ -27,14 +27,14 @@ from typer.core import TyperCommand
 
 from dialogd import person
 from dialogd.backends import BACKENDS, Options, auto, load_backend, parse_price
+from dialogd.backends.open_sessions import program_of
 from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
-from dialogd.backends.sessions import program_of
 from dialogd.cli import options
 from dialogd.cli.options import Text, Texts, daemons, notify, option, plain, remark
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, command_on, default_port, dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, NotRunning, Refused
 from dialogd.memory import Memory, keep
-from dialogd.memory.past import block
+from dialogd.memory.records import block
 from dialogd.protocol.build import APPROVED, expected, most_turns
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import AGENT_ID

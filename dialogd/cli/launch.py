@@ -29,9 +29,9 @@ import typer
 
 from dialogd import person
 from dialogd.backends.auto import LAST_RESORT, LIVE, family_of
+from dialogd.backends.open_sessions import of_key, wake, without_tokens
 from dialogd.backends.readonly_proof import NO_SHELL
 from dialogd.backends.seats import LINGER, Cast, Seat, saved_cast, start_flags
-from dialogd.backends.sessions import of_key, wake, without_tokens
 from dialogd.cli import options
 from dialogd.cli.create import (
     AGREES,

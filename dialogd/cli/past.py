@@ -432,7 +432,7 @@ def when(row: DialogRow) -> str:
 
 def _search(known: Memory, words: str, agent: str, since: str, limit: int, *, json: bool) -> None:
     """Search what was said in past dialogs. Exit code 1 when nothing is found."""
-    from dialogd.memory.past import since as since_then
+    from dialogd.memory.records import since as since_then
 
     moment = since_then(since, datetime.now(UTC), datetime.astimezone)
     known.dialogs(0, files=[options.settings_for().file])
@@ -479,7 +479,7 @@ def _named(known: Memory, word: str) -> tuple[Path, DialogRow | None] | None:
 
 def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool) -> None:
     """Show one dialog in full: result, decisions, every turn."""
-    from dialogd.memory.past import read_dialog
+    from dialogd.memory.records import read_dialog
     from dialogd.views.documents import entry_facts
 
     try:
@@ -499,8 +499,8 @@ def _show_dialog(known: Memory, path: Path, row: DialogRow | None, *, json: bool
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[DialogRow, Sequence[PastDecision]]:
     """A dialog that is named by its file: its archived copy, else the file itself."""
-    from dialogd.memory.past import facts as facts_of
-    from dialogd.memory.past import row_of
+    from dialogd.memory.records import facts as facts_of
+    from dialogd.memory.records import row_of
 
     try:
         row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)
@@ -532,7 +532,7 @@ def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> 
 
 def told(decision: PastDecision) -> Iterator[str]:
     """A decision as text for a terminal: how it was made and turned out, its text, the reason."""
-    from dialogd.memory.past import about
+    from dialogd.memory.records import about
 
     where, *rest = map(line, about(decision))
     text = decision.text.strip().split("\n")

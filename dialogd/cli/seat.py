@@ -19,7 +19,7 @@ import typer
 from dialogd import person
 from dialogd.backends.auto import LIVE
 from dialogd.backends.live import ASKS, UNASKED
-from dialogd.backends.sessions import (
+from dialogd.backends.open_sessions import (
     TITLES,
     Session,
     of_key,

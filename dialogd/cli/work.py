@@ -363,7 +363,7 @@ def _source(named: str) -> Dialog:
     """The dialog that a file, a plan of it, or an id means. Raises `BadInput`."""
     from dialogd.cli.past import open_memory
     from dialogd.memory import current
-    from dialogd.memory.past import read_dialog
+    from dialogd.memory.records import read_dialog
 
     path, fix = Path(named).expanduser(), "name a dialog's file, its plan or its id: dialogd list"
     if not path.exists():

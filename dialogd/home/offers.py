@@ -23,8 +23,8 @@ from pydantic import BaseModel, Field
 from dialogd import person
 from dialogd.backends import BACKENDS, Found, address, auto
 from dialogd.backends.live import UNASKED
+from dialogd.backends.open_sessions import TITLES, running_sessions, without_tokens
 from dialogd.backends.seats import CAST, Cast
-from dialogd.backends.sessions import TITLES, running_sessions, without_tokens
 from dialogd.cli import options
 from dialogd.cli.create import (
     LONGEST_TOPIC,
@@ -46,7 +46,7 @@ from dialogd.cli.status import Situation
 from dialogd.cli.work import NOBODY_TO_ASK
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
-from dialogd.memory.past import read_dialog
+from dialogd.memory.records import read_dialog
 from dialogd.protocol.model import Limits, digest
 from dialogd.protocol.state import DEFAULT_CAP
 from dialogd.protocol.text import budget_line, dollars, in_words, is_blank, one_line, read_budget

@@ -25,7 +25,7 @@ from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, StorageError
 from dialogd.home.offers import SHORT, Facts, Offers
 from dialogd.memory import DialogRow, Memory, excerpt
-from dialogd.memory.past import read_dialog, row_of
+from dialogd.memory.records import read_dialog, row_of
 from dialogd.protocol.build import came_of
 from dialogd.protocol.model import AGREED
 from dialogd.protocol.state import Dialog

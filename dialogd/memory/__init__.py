@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from dialogd.errors import BadInput, DialogdError, StorageError
-from dialogd.memory.past import (
+from dialogd.memory.records import (
     FAILED,
     WORKED,
     DialogRow,

@@ -24,8 +24,8 @@ from dialogd.agent.loop import Agent
 from dialogd.agent.turn import in_thread
 from dialogd.errors import DialogdError, Refused
 from dialogd.memory import DialogRow, Memory
-from dialogd.memory.past import read_dialog
-from dialogd.memory.past import since as since_then
+from dialogd.memory.records import read_dialog
+from dialogd.memory.records import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.model import USER, turn_number

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dialogd.memory.past import facts as kept_of
+from dialogd.memory.records import facts as kept_of
 from dialogd.server import page as panels
 from dialogd.views.documents import export, first_screen, markdown
 from dialogd.views.plan import Plan

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends.sessions import Session, of_key, running_sessions, status, wake
+from dialogd.backends.open_sessions import Session, of_key, running_sessions, status, wake
 from dialogd.protocol.grammar import parse
 from tests.clis.rig import KEY, PATH, World
 from tests.clis.terminals import ALONE, PATIENCE, claude_environment, claude_session, codex_environment, codex_session

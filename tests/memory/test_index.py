@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import StorageError
-from dialogd.memory.past import LARGEST
+from dialogd.memory.records import LARGEST
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.support.room import Room, opening

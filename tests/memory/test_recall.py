@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dialogd import person
 from dialogd.cli.create import Start, draw_up, usual_ports
 from dialogd.memory import PastDecision, Verdict
-from dialogd.memory.past import block
+from dialogd.memory.records import block
 from dialogd.protocol.grammar import parse
 from dialogd.templates import compose
 from dialogd.views.plan import Signed

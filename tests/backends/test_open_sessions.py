@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends.sessions import Session, of_key, running_sessions, session_here, status, wake, without_tokens
+from dialogd.backends.open_sessions import Session, of_key, running_sessions, session_here, status, wake, without_tokens
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused, UnsafeFile
 from tests.support import open_sessions
 from tests.support.open_sessions import TOKEN, Claude, started_at, until
@@ -311,7 +311,10 @@ def test_nothing_is_written_into_the_programs_folders(claude: Claude) -> None:
 
 # -- Inside of a session ----------------------------------------------------------------------------------------------
 
-WHO = "import os; from dialogd.backends.sessions import session_here; s = session_here(os.environ); print(s and s.key)"
+WHO = (
+    "import os; from dialogd.backends.open_sessions import session_here;"
+    " s = session_here(os.environ); print(s and s.key)"
+)
 
 
 def test_a_command_of_a_session_knows_its_session(claude: Claude, tmp_path: Path) -> None:
