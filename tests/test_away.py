@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dialogd.errors import BadInput
-from dialogd.memory import past as values
+from dialogd.memory import records as values
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Addition, Draft
 from dialogd.views.flow import after, as_text, away, last_word, since_turn
