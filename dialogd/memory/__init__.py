@@ -36,7 +36,7 @@ from dialogd.memory.records import (
 )
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import many
-from dialogd.store.disk import StateDir, attachments_of
+from dialogd.store.disk import StateDir, attachments_of, writing
 from dialogd.store.disk import archive as archive_copy
 from dialogd.store.registry import Registry
 
@@ -472,12 +472,8 @@ class Memory:
         if not why.strip():
             raise BadInput("the reason is missing", fix=f'say it in a sentence: dialogd outcome ID {outcome} "why"')
         row = self.dialog(wanted)
-        try:
+        with writing(f"the outcome in {self._outcomes}", "check the disk and its rights"):
             _append(self._outcomes, {"dialog": row.id, "outcome": outcome, "why": " ".join(why.split())})
-        except OSError as error:
-            raise StorageError(
-                f"the outcome cannot be kept in {self._outcomes}: {error.strerror}", fix="check the disk and its rights"
-            ) from error
         return self._complete(row)[0]
 
     def rebuild(self) -> int:

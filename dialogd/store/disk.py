@@ -245,12 +245,12 @@ def fix(error: OSError) -> str:
 
 
 @contextmanager
-def writing(what: object) -> Iterator[None]:
-    """Have what the disk refuses in here be a `StorageError` that says so of `what`."""
+def writing(what: object, advice: str = "") -> Iterator[None]:
+    """Have what the disk refuses in here be a `StorageError` that says so of `what`, with `advice` or the usual fix."""
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{what} cannot be written: {why(error)}", fix=fix(error)) from error
+        raise StorageError(f"{what} cannot be written: {why(error)}", fix=advice or fix(error)) from error
 
 
 # -- Small JSON files of things that may be lost ----------------------------------------------------------------------

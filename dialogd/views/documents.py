@@ -32,7 +32,7 @@ from dialogd.protocol.lifecycle import answers, continued, convergence, lifecycl
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant, digest
 from dialogd.protocol.state import Dialog, Spent, account, in_dollars, in_tokens, total
 from dialogd.protocol.text import dollars, in_words, listed, many, moment_of, one_line, redact
-from dialogd.store.disk import StateDir, real, why, write_once, write_over
+from dialogd.store.disk import StateDir, real, write_once, write_over, writing
 from dialogd.views.flow import flow
 from dialogd.views.markup import cell, fenced, fill, guarded, inline, quoted, safe, table, templates, to_html
 from dialogd.views.plan import Plan, Synthesis, has_spoken, is_for, method, without_marks
@@ -214,7 +214,7 @@ def keep(dialog: Dialog, file: Path, folder: Path, now: datetime) -> tuple[Path,
 def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:
     """Write a plan into a folder; gives the paths of the Markdown and the JSON. Raises `StorageError`."""
     texts = _bytes(plan)
-    try:
+    with writing(f"the plan in {folder}", _ELSEWHERE):
         folder.mkdir(parents=True, exist_ok=True)
         pairs = (_pair(folder, _stem(plan, now), number) for number in range(1, MOST))
         pair = next((pair for pair in pairs if all(map(_is_vacant, pair, texts))), None)
@@ -222,8 +222,6 @@ def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:
             raise StorageError(f"{folder} holds {MOST} plans of the same time", fix=_ELSEWHERE)
         for path, text in zip(pair, texts, strict=True):
             write_once(text, path)
-    except OSError as error:
-        raise StorageError(f"the plan cannot be written to {folder}: {why(error)}", fix=_ELSEWHERE) from error
     return pair
 
 
@@ -236,16 +234,12 @@ def disown(dialog: Dialog, file: Path, folder: Path) -> Path | None:
     if found is None:
         return None
     plan = Plan(as_ended(dialog, found.ended_in), str(real(file)))
-    try:
+    with writing(f"the plan in {folder}", "write a new one: dialogd plan --out DIR"):
         paths = _pair(folder, _stem(plan, datetime.now(UTC)), 1)
         if not plan.ended or tuple(map(_read, paths)) != _bytes(plan):
             return None
         for path, text in zip(paths, _bytes(replace(plan, later=(found,))), strict=True):
             write_over(text, path)
-    except OSError as error:
-        raise StorageError(
-            f"the plan in {folder} cannot be written: {why(error)}", fix="write a new one: dialogd plan --out DIR"
-        ) from error
     return paths[0]
 
 
@@ -254,7 +248,7 @@ def to_edit(plan: Plan, folder: Path, now: datetime) -> Path:
     last = next((entry.at for entry in reversed(plan.dialog.entries) if entry.at), "")
     now = now if plan.ended else _moment(last, now)  # so that one that goes on has one plan for each of its turns
     text = _bytes(plan)[0]
-    try:
+    with writing(f"a plan in {folder}", _ELSEWHERE):
         for copy in folder.glob(f"collaboration_plan_*{EDITED}"):
             # Where no entry has a time, the plan is known by its text.
             if _read(copy.with_name(f"{copy.name.removesuffix(EDITED)}.md")) == text and not copy.is_symlink():
@@ -265,8 +259,6 @@ def to_edit(plan: Plan, folder: Path, now: datetime) -> Path:
             raise StorageError(f"{own} is a symlink", fix="remove it, or name another folder with --out DIR")
         if not own.exists():
             write_once(text, own)
-    except OSError as error:
-        raise StorageError(f"no plan can be kept in {folder}: {why(error)}", fix=_ELSEWHERE) from error
     return own
 
 
