@@ -22,6 +22,7 @@ from dialogd.cli.options import Text, Texts, as_json, clock, daemons, fit, line,
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotRunning
 from dialogd.protocol import board as views
+from dialogd.protocol.certificate import where
 from dialogd.protocol.grammar import parse, who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import SYSTEM
@@ -285,8 +286,7 @@ def _show_entry(settings: Settings, wanted: str, *, json: bool) -> None:
 
 
 def _entry_lines(row: dict[str, Any]) -> Iterator[str]:
-    kind = f"turn {row['number']}" if row["number"] else f"note {row['entry']}"
-    yield f"{clock(row['at'])}  {kind}, {line(row['name'])} ({row['by']})"
+    yield f"{clock(row['at'])}  {where(row['entry'])}, {line(row['name'])} ({row['by']})"
     for name, value in row["state"].items():
         was, _ = row["changed"].get(name, ("", ""))
         yield f"    {name}: {value}{f'  (before: {was})' if was else ''}"
@@ -451,13 +451,13 @@ def _found(things: Sequence[object], nothing: str, *, json: bool) -> None:
 
 def _hit(hit: Hit) -> str:
     """Two lines: where it is, and the passage with the words marked."""
-    where = f"turn {hit.entry}" if hit.turn and "." not in hit.entry else f"note {hit.entry}" if hit.turn else "topic"
+    place = where(hit.entry) if hit.turn else "topic"
     rehearsal, who = "REHEARSAL  " if hit.is_rehearsal else "", f" {hit.agent}" if hit.agent else ""
     text, end = "", 0
     for start, stop in hit.spans:
         text += f"{plain(hit.snippet[end:start])}*{line(hit.snippet[start:stop])}*"
         end = stop
-    head = f"{hit.dialog}  {rehearsal}{where}{who}  {hit.at[:10]}  {line(hit.topic)}"
+    head = f"{hit.dialog}  {rehearsal}{place}{who}  {hit.at[:10]}  {line(hit.topic)}"
     return f"{plain(head)}\n    {text}{plain(hit.snippet[end:])}"
 
 
@@ -524,8 +524,7 @@ def _page(row: DialogRow, decisions: Sequence[PastDecision], dialog: Dialog) -> 
         yield from told(decision)
     for entry in dialog.entries:
         name, at = line(entry.name) or entry.by, f", {entry.at}" if entry.at else ""
-        title = f"Turn {entry.number}, {name}" if entry.is_turn else f"Note {entry.id}, {name}"
-        yield f"\n── {title}{at}{', withdrawn by you' if not entry.counts else ''} ──"
+        yield f"\n── {where(entry.id).capitalize()}, {name}{at}{', withdrawn by you' if not entry.counts else ''} ──"
         yield from filter(str.strip, [entry.body.strip("\n")])
         yield from map(str, entry.marks if entry.frame is not None else ())
 
@@ -534,9 +533,9 @@ def told(decision: PastDecision) -> Iterator[str]:
     """A decision as text for a terminal: how it was made and turned out, its text, the reason."""
     from dialogd.memory.records import about
 
-    where, *rest = map(line, about(decision))
+    head, *rest = map(line, about(decision))
     text = decision.text.strip().split("\n")
-    yield where
+    yield head
     yield from (f"  {part}" for part in rest)
     yield from (f"    {row}" for row in (*text[:SHOWN], *(["…"] if len(text) > SHOWN else [])))
     if why := "; ".join(filter(None, (decision.evidence, decision.reason))):

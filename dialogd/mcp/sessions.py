@@ -93,7 +93,7 @@ def _message(entry: Entry) -> Facts:
     return {
         "id": entry.id,
         "turn": entry.number or None,
-        "from": {USER: "USER", SYSTEM: "SYSTEM"}.get(entry.by, entry.by),
+        "from": entry.by,
         "name": entry.name,
         "type": next((mark.name for mark in entry.marks if mark.name not in (*BESIDE, "TO")), TEXT),
         "text": "" if not entry.counts else entry.body.strip("\n"),

@@ -405,7 +405,7 @@ def acts_of(tasks: build.Tasks) -> list[dict[str, Any]]:
 def asked(tasks: build.Tasks) -> tuple[str, str]:
     """That the build waits for the person, and with what; "" where it does not."""
     question = build.question(tasks)
-    return ("The build waits for you.", f"{question[0].upper()}{question[1:].rstrip('?.')}.") if question else ("", "")
+    return ("The build waits for you.", _sentence(question.rstrip("?."))) if question else ("", "")
 
 
 def ended(tasks: build.Tasks) -> tuple[str, str]:

@@ -27,13 +27,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.server.wire import MEDIA_TYPE, problem
-from dialogd.store.registry import asked_by, connected, holders
+from dialogd.store.registry import Address, asked_by, connected, holders
 
 log = logging.getLogger("dialogd.server")
 
 # -- Whose connection it is -------------------------------------------------------------------------------------------
 
-Address = tuple[str, int]
 UidOf = Callable[[Address, Address], int | None]
 """(theirs, ours) -> uid of the socket at their end; None when no process owns it (any more)."""
 
