@@ -428,7 +428,7 @@ def _not_theirs(act: str, caller: Caller, *, is_here: bool) -> Refused:
     what = IN_TERMINALS.get(act, act)
     if caller.seat is None:
         return Refused(
-            f"cannot {what}: a session holds a seat, and which program asks for this could not be found out",
+            f"cannot {what}: no program of yours, outside of a sandbox, was found to ask for this",
             fix="do it in a terminal of your own" + ("" if act in IN_TERMINALS else f": dialogd {act}"),
         )
     who = "session" if caller.seat.session else "agent"

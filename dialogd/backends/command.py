@@ -23,6 +23,7 @@ from dialogd.backends import Backend, Found, Options, Price, Request, Tool, Usag
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
 from dialogd.store.child import STDERR_TAIL, Child, Limits
+from dialogd.store.registry import SANDBOX
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
 LARGEST = 16 * 1024 * 1024  # bytes of one message
@@ -326,7 +327,15 @@ def confined(
     words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", *([] if nested else ["--unshare-pid", "--as-pid-1"])]
     words += [] if network else ["--unshare-net"]
-    words += ["--die-with-parent", *([] if nested else ["--new-session"]), "--cap-drop", "ALL"]
+    words += [
+        "--setenv",
+        SANDBOX,
+        "1",
+        "--die-with-parent",
+        *([] if nested else ["--new-session"]),
+        "--cap-drop",
+        "ALL",
+    ]
     if os.getuid() == 0:  # the superuser's id cannot be passed on to a sandbox inside of this one, as Codex makes
         words += ["--uid", ANYBODY, "--gid", ANYBODY]
     size = ["--size", str(memory() // 4)] if _sized() else []

@@ -181,6 +181,7 @@ Address = tuple[str, int]
 CLAUDE, CODEX = "claude", "codex"
 CLAUDE_SOCKET = "CLAUDE_CODE_MESSAGING_SOCKET"  # Claude Code gives its commands a socket that is called PID.sock
 CODEX_THREAD = "CODEX_THREAD_ID"  # Codex gives its commands the thread that they run in
+SANDBOX = "DIALOGD_SANDBOX"  # a word of the command by which dialogd makes one
 HOOK = "DIALOGD_HOOK"  # daemons give it to the hooks that they start: what these do the person does
 
 
@@ -398,19 +399,29 @@ class Caller:
 def caller_of(find: Callable[[], Sequence[int]], folder: Path) -> Caller:
     """Where an act of the processes that `find` finds comes from, with the registry's `folder`.
 
-    They are looked for while a daemon there speaks for a session or works on a build; where none is found, it is
-    unknown. Daemons are told apart: what they ask of one another was decided by whoever asked them.
+    Where none is found, it is unknown while a daemon there speaks for a session or works on a build; and it always is
+    from a sandbox, as that of a setup which may use the network. Daemons are told apart: what they ask of one another
+    was decided by whoever asked them.
     """
     known = [daemon for _, daemon in entries(folder)]
     seats = [one for one in known if (one.session or one.repo) and one.is_alive()]
-    if not seats:
-        return Caller()
     pids = find()
     if not pids:
-        return Caller(is_unknown=True)
+        return Caller(is_unknown=bool(seats))
     daemons = {one.pid for one in known if one.is_alive()}
-    found = (seat_of(pid, seats) for pid in pids if pid not in daemons)
-    return Caller(next(filter(None, found), None))
+    found = next(filter(None, (seat_of(pid, seats) for pid in pids if pid not in daemons)), None)
+    return Caller(found, is_unknown=found is None and any(map(_is_confined, pids)))
+
+
+def _is_confined(pid: int) -> bool:
+    """True when the process, or one above it, is a sandbox of dialogd's: nobody in it can change what that says."""
+    import psutil
+
+    for process in _line(pid):
+        with suppress(psutil.Error, OSError):
+            if SANDBOX in process.cmdline():
+                return True
+    return False
 
 
 def _this_process(folder: Path) -> Caller:

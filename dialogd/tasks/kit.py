@@ -20,9 +20,9 @@ from dialogd.backends.command import BWRAP, homes, missing
 from dialogd.errors import NotInstalled, Refused
 from dialogd.protocol.build import GateResult
 from dialogd.protocol.model import digest
-from dialogd.store.disk import read_json, write_json
+from dialogd.store.disk import write_json
 from dialogd.tasks.gate import NOT_STARTED, Gate, Kit, clear, how_it_ended, private, remove
-from dialogd.tasks.worktrees import Worktrees, some
+from dialogd.tasks.worktrees import PARTS, Worktrees, places, some
 
 PLACES = 200  # folders and files of a kit: each is mounted by itself
 _NEEDED = frozenset({
@@ -91,7 +91,7 @@ async def prepare(gate: Gate, at: Path, base: str) -> Kit:
     folder = gate.trees.root / f".kit-{at.name}.{digest(json.dumps([rules.setup, rules.setup_network, base]))}"
     if rules.setup and not folder.is_dir():
         await _make(gate, at, base, folder)
-    return {at / name: folder / "kit" / name for name in read_json(folder / "places.json") or ()}
+    return {at / name: folder / "kit" / name for name in places(folder)}
 
 
 async def _make(gate: Gate, at: Path, base: str, folder: Path) -> None:
@@ -131,19 +131,21 @@ async def trial(gate: Gate, base: str, name: str) -> GateResult | None:
 def _keep(trees: Worktrees, base: str, tree: Path, scratch: Path, command: str) -> None:
     """Make a kit of what a setup left in its copy of the tree, in `scratch`; nothing else stays there."""
     ignored, changed = trees.left(base, tree)
-    if changed:
+    tops = [*_tops(ignored)]
+    # One that hides itself would hide from git what the lead adds beside it.
+    if changed := [*changed, *(os.fsencode(name) for name in tops if Path(name).name == ".gitignore")]:
         fix = "name what it makes in .gitignore, and commit that; or have it leave these files as they are"
         raise Refused(f"the setup `{command}` changes what git does not ignore: {some(changed)}", fix=fix)
-    places = [name for name in _tops(ignored) if _is_part(tree / name)]
-    if len(places) > PLACES:
+    parts = [name for name in tops if _is_part(tree / name)]
+    if len(parts) > PLACES:
         fix = "have it make folders that git ignores as a whole, such as .venv or node_modules"
-        raise Refused(f"the setup `{command}` leaves {len(places)} files and folders, at most {PLACES} can be", fix=fix)
-    for name in places:
+        raise Refused(f"the setup `{command}` leaves {len(parts)} files and folders, at most {PLACES} can be", fix=fix)
+    for name in parts:
         to = scratch / "kit" / name
         to.parent.mkdir(parents=True, exist_ok=True)
         (tree / name).rename(to)
     remove(tree)
-    write_json(scratch / "places.json", places)
+    write_json(scratch / PARTS, parts)
 
 
 def _tops(names: Sequence[bytes]) -> Iterator[str]:

@@ -33,11 +33,12 @@ from dialogd.errors import DialogdError, Refused, StorageError, UnsafeFile
 from dialogd.protocol.build import Submission
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import many
-from dialogd.store.disk import fix, why, write_over
+from dialogd.store.disk import fix, read_json, why, write_over
 from dialogd.tasks.git import Checkout, Git, checkout_at, persons, shown
 
 LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
 LONGEST_POINTER = 1024  # bytes of what Git LFS keeps in a file's place
+PARTS = "places.json"  # in the kit of a task: where its parts stand
 _LINK, _MODULE = b"120000", b"160000"
 
 
@@ -630,6 +631,8 @@ class Worktrees:
         git.run("read-tree", tip, index=index)
         others = _split(git.run("ls-files", "-z", "--others", *_ignoring(git), work_tree=path, index=index))
         with _storing(path):
+            made = {os.fsencode(name) for kit in self.root.glob(f".kit-{worktree.name}.*") for name in places(kit)}
+            others = [name for name in others if name not in made]  # also where git ignores it no more
             _refuse_nested(path, [*_files(git, self.tree_of(tip)), *others])
             changed = [*_edited(git, path, index), *others]
             there = [name for name in changed if _may_be_submitted(path, name)]
@@ -755,6 +758,11 @@ def task_name(number: int, title: str) -> str:
 
 def _short(ref: str) -> str:
     return ref.removeprefix("refs/heads/")
+
+
+def places(kit: Path) -> list[str]:
+    """Where in its worktree the parts of a task's kit stand, by the list that lies in it."""
+    return read_json(kit / PARTS) or []
 
 
 def some(paths: Iterable[bytes]) -> str:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from dialogd import person
+from dialogd.backends.command import confined, missing
 from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import Refused
 from dialogd.protocol.model import USER
@@ -295,12 +296,31 @@ def test_who_cannot_be_found_out_is_not_the_person(dialogd: Commands) -> None:
         asked_by(tuple)
         person.limit(log, "max_turns", "40")
         with seated(dialogd, "claude:1:1"):
-            with pytest.raises(Refused, match="could not be found out"):
+            with pytest.raises(Refused, match="outside of a sandbox, was found"):
                 person.limit(log, "max_turns", "41")
             person.pause(log)
 
     copy_context().run(act)
     assert [(one.via, one.name) for one in log.read().entries[1:]] == [("", "User"), ("UNKNOWN", "an unknown program")]
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"no sandbox here: {missing()}")
+def test_what_runs_in_a_sandbox_is_not_the_person_also_where_nobody_holds_a_seat(tmp_path: Path) -> None:
+    """As a setup may that uses the network, and that a command of the person's runs."""
+    (room := tmp_path / "room").mkdir()
+    with Pair(tmp_path, "AB") as pair:
+        pair.begin("Tabs?")
+        pair.start("A")
+        url = f"http://127.0.0.1:{pair['A'].port}/limit"
+        post = ["curl", "-sS", "-w", "\n%{http_code}", "-d", '{"name": "max_turns", "value": 31}', url]
+        orphan = f"(setsid {shlex.join(post)} >said; touch done) & while [ ! -e done ]; do sleep 0.05; done; cat said"
+        for words in (post, ["sh", "-c", orphan]):
+            inside = confined(words, cwd=room, writable=[room], network=True)
+            said = subprocess.run(inside, capture_output=True, text=True, check=True).stdout
+            assert said.endswith("\n409"), said
+            assert "no program of yours, outside of a sandbox, was found to ask for this" in said
+        assert subprocess.run(post, capture_output=True, text=True, check=True).stdout.endswith("\n200")
+        assert [str(mark) for entry in pair.dialog().entries for mark in entry.marks] == ["[LIMIT: max_turns 31]"]
 
 
 def test_agents_and_the_plan_are_told_whose_it_was() -> None:

@@ -141,6 +141,7 @@ async def test_it_is_told_where_packages_are_and_no_password(bench: Bench, monke
         ("mkdir kit; echo b >>sub/b.txt", r"changes what git does not ignore: sub/b\.txt"),
         ("mkdir kit; rm a.txt", r"changes what git does not ignore: a\.txt"),
         ("mkdir kit; echo '*' >>.gitignore", r"changes what git does not ignore: \.gitignore"),
+        ("echo '*' >sub/.gitignore; touch sub/new", r"changes what git does not ignore: sub/\.gitignore"),
         ("mkdir kit new; touch new/file", "changes what git does not ignore: new/file"),
         ("chmod +x a.txt; echo b >>a.txt", r"changes what git does not ignore: a\.txt"),
         ("rm a.txt; ln -s sub/b.txt a.txt", r"changes what git does not ignore: a\.txt"),
@@ -237,6 +238,17 @@ async def test_what_a_setup_plants_for_git_runs_nowhere(bench: Bench) -> None:
     with pytest.raises(Refused, match=r"changes what git does not ignore: new\.txt"):
         await bench.prepare(f"{command}; touch new.txt", 2)
     assert plants.ran == set()
+
+
+async def test_what_a_setup_made_is_in_no_commit_also_where_git_ignores_it_no_more(bench: Bench) -> None:
+    """A sandbox leaves an empty file where it has shown one."""
+    await bench.prepare("mkdir kit; echo made | tee kit/one >x.made")
+    worktree = bench.worktree()
+    write(worktree.path, {".gitignore": "", "x.made": "", "y.made": "mine\n"})
+    commit = bench.trees.submit(worktree, 1, "1:x", "Task").commit
+    assert bench.repo.git("ls-tree", "-r", "--name-only", commit).split() == [
+        ".gitignore", "a.txt", "sub/b.txt", "y.made",
+    ]  # fmt: skip
 
 
 async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(bench: Bench) -> None:
