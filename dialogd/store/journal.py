@@ -274,6 +274,10 @@ class Journal:
                 return []
             return pread(self._file.fd, size, 0).split(b"\n")
 
+    def started(self) -> frozenset[str]:
+        """The ids of the dialogs that the person has started."""
+        return self._known().started
+
     def intent(self) -> Intent | None:
         """The last intent that is not known to be done."""
         return self._known().intent
@@ -340,6 +344,7 @@ class _Tally:
 
     def __init__(self, writer: str) -> None:
         self.writer = writer
+        self.started: frozenset[str] = frozenset()
         self.intent: Intent | None = None
         self.received: Received | None = None
         self.drafts: tuple[str, ...] = ()
@@ -382,6 +387,8 @@ class _Tally:
                 self.drafts += (record["text"],)
             case "sent":
                 self.drafts = ()
+            case "started":
+                self.started |= {record["dialog"]}
             case "tool" | "result":
                 self.calls = {**self.calls, record["number"]: record}
             case "spent":
@@ -418,7 +425,7 @@ class Journals:
 
     def started(self, dialog: str) -> bool:
         """True when any writer remembers that the person started the dialog of that id."""
-        return any(r["kind"] == "started" and r["dialog"] == dialog for j in self.all() for r in j.records())
+        return any(dialog in journal.started() for journal in self.all())
 
     def committed(self) -> dict[int, str]:
         """Turn number -> chain of every turn known to have been committed."""
