@@ -86,7 +86,8 @@ def note_of(*marks: Mark, turn: tuple[str, ...] | None = None, body: str = "") -
 
 
 def _turn_of(dialog: Dialog, body: str, marks: tuple[Mark, ...], turn: tuple[str, ...]) -> Draft:
-    return Draft(USER, "User", dialog.state.number + 1, body, marks, turn)
+    here = tuple(who for who in turn if who == USER or dialog.header.agent(who))  # not whom they let leave
+    return Draft(USER, "User", dialog.state.number + 1, body, marks, here or (USER,))
 
 
 def in_mark(reason: str, secrets: Sequence[str] = ()) -> tuple[str, str]:
@@ -215,7 +216,8 @@ def pass_on(dialog: Dialog) -> Draft | None:
 def retry(dialog: Dialog, agent: str) -> Draft:
     """Ask `agent` once more: it owes a turn anew."""
     one = single(_able(dialog, agent), agent)
-    rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
+    others = dialog.state.build and {*dialog.state.questions.askers} - {one}  # of a build wait for their answer
+    rest = tuple(a for a in dialog.state.owing if a != one and (a != USER or others))
     return note_of(Mark("RETRY", one), turn=(one, *rest))
 
 

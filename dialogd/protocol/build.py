@@ -156,10 +156,15 @@ class Task:
         return bool(self.asks)
 
     @property
+    def by(self) -> str:
+        """Who is to go on with it: `moderator`, `lead`, or USER; "" where it is not handed out, or over."""
+        return self.due.by if self.state in UNDER_WAY or (self.state == CONFIRMED and self.lead) else ""
+
+    @property
     def due(self) -> Due:
-        """What a task waits for that is under way."""
+        """What a task waits for that is handed out, or under way."""
         if self.state != SUBMITTED:
-            return Due.WORK if self.state == ASSIGNED else Due.STUCK
+            return {CONFIRMED: Due.ASSIGN, ASSIGNED: Due.WORK}.get(self.state, Due.STUCK)
         return Due.REVIEW if self.gate in RAN else Due.ALLOW if self.gate == "asked" else Due.GATE
 
 
@@ -186,6 +191,7 @@ class Tasks:
     is_wanted: bool = False  # the person has said what they want beyond them, once they were done
     silent: int = 0  # the moderator's turns in a row that planned nothing
     is_alone: bool = False  # nobody is at the table, who would confirm, allow or decide
+    gone: frozenset[str] = frozenset()  # agents that have left, or are absent
 
     def __bool__(self) -> bool:
         return self.rules is not None
@@ -206,8 +212,7 @@ class Tasks:
         if self.rules is None:
             return ()
         here = [task for task in self.all if task.state in UNDER_WAY]
-        handed = [Step(Due.ASSIGN, task, task.lead) for task in self.all if task.state == CONFIRMED and task.lead]
-        steps = [Step(task.due, task, task.lead) for task in here if task.due.by == "lead"] + handed
+        steps = [Step(task.due, task, task.lead) for task in self.all if task.by == "lead"]
         steps += [Step(Due.REVIEW, task, self.moderator) for task in here if task.number == self.reviewed]
         if steps:
             return tuple(steps)
@@ -228,8 +233,8 @@ class Tasks:
 
     def due_of(self, who: str) -> tuple[Due | None, Task | None]:
         """What is due of this agent, or the person, and of which task; nothing where that is nothing."""
-        here = [task for task in self.all if task.state in UNDER_WAY and task.due.by == USER]  # may be answered before
-        steps = (*self.steps, *(Step(task.due, task, USER) for task in here))
+        here = [Step(task.due, task, USER) for task in self.all if task.by == USER]  # may be answered before
+        steps = (*self.steps, *here)
         return next((step[:2] for step in steps if step.who == who), (None, None))
 
     @property
@@ -239,12 +244,12 @@ class Tasks:
 
     def others_than(self, now: Tasks) -> tuple[str, ...]:
         """The agents of which something else is due `now` than was: another step, task, or gate to run."""
-        both = [(who, self.due_of(who), now.due_of(who)) for who in (self.moderator, *self.leads)]
-        is_anew = self.gate_entry != now.gate_entry
-        return tuple(
-            who for who, (was, old), (what, new) in both
-            if was is not what or (old and old.number) != (new and new.number) or (is_anew and what is Due.GATE)
-        )  # fmt: skip
+
+        def due(tasks: Tasks, who: str) -> tuple[Due | None, int | None, str]:
+            what, task = tasks.due_of(who)
+            return what, task.number if task else None, tasks.gate_entry if what is Due.GATE else ""
+
+        return tuple(who for who in (self.moderator, *self.leads) if due(self, who) != due(now, who))
 
     def is_ready(self, task: Task) -> bool:
         """True where everything that comes before a task is done."""
@@ -435,12 +440,7 @@ def folded(tasks: Tasks, said: Said, *, is_over: bool = False) -> Tasks:
             task = tasks.of(number_of(mark))  # the record that names the tree: with it the approval counts
             if task and task.state in KEPT and not task.reviewer and value_of(mark, "tree") == task.tree:
                 tasks = _on_top(tasks.with_(task, reviewer=said.by), task)
-    if tasks.is_alone:  # nobody confirms a task, or allows a gate
-        for task in tasks.all:
-            if task.state == PROPOSED or task.gate == "asked":
-                state = CONFIRMED if task.state == PROPOSED else task.state
-                tasks = tasks.with_(task, state=state, gate="" if task.gate == "asked" else task.gate)
-    return _handed_out(tasks)
+    return handed_out(tasks)
 
 
 def _on_top(tasks: Tasks, task: Task) -> Tasks:
@@ -451,8 +451,12 @@ def _on_top(tasks: Tasks, task: Task) -> Tasks:
     return replace(tasks, base=task.commit, stack=(*(n for n in tasks.stack if n != task.number), task.number))
 
 
-def _handed_out(tasks: Tasks) -> Tasks:
-    """With a task for each lead that has none, and for the moderator the next one that waits for its review."""
+def handed_out(tasks: Tasks) -> Tasks:
+    """With a task for each lead that is there and has none, and for the moderator the next one to be reviewed."""
+    for task in tasks.all if tasks.is_alone else ():  # nobody confirms a task, or allows a gate
+        if task.state == PROPOSED or task.gate == "asked":
+            state = CONFIRMED if task.state == PROPOSED else task.state
+            tasks = tasks.with_(task, state=state, gate="" if task.gate == "asked" else task.gate)
     for task in tasks.all:
         if task.state == SUBMITTED and task.is_behind:  # an attempt is not spent by what was approved meanwhile
             new = {"carried": f"{task.base}..{task.commit}", "spent": task.spent + 1, "gate": "", "is_behind": False}
@@ -461,9 +465,12 @@ def _handed_out(tasks: Tasks) -> Tasks:
     for task in tasks.all:
         if task.lead and task.state in (PROPOSED, CONFIRMED) and (waits or not tasks.is_ready(task)):
             tasks = tasks.with_(task, lead="")
-    busy = {task.lead for task in tasks.all if task.state not in DONE}
-    free, ready = (who for who in tasks.leads if who not in busy), [task for task in tasks.all if tasks.is_ready(task)]
-    for task, who in zip([task for task in ready if not task.lead and not waits], free, strict=False):
+    busy, here = {task.lead for task in tasks.all if task.state not in DONE}, {*tasks.leads} - tasks.gone
+    free = [who for who in tasks.leads if who not in busy and (who in here or not here)]
+    # What a lead that is gone was at comes first; where nobody else is there it keeps that.
+    orphans = [task for task in tasks.all if here and task.lead in tasks.gone and task.by == "lead"]
+    ready = [task for task in tasks.all if tasks.is_ready(task) and not (task.lead or waits)]
+    for task, who in zip([*orphans, *ready], free, strict=False):
         tasks = tasks.with_(task, lead=who)
     found = [task.number for task in tasks.all if task.state == SUBMITTED and task.due is Due.REVIEW]
     return replace(tasks, reviewed=tasks.reviewed if tasks.reviewed in found else next(iter(found), 0))
@@ -781,10 +788,8 @@ def assigned_note(
 ) -> Draft:
     """The note that a worktree is open; the lead's debt stays open. `conflict`: files that could not be carried."""
     said = f"{task.id} | assigned | iteration {task.iteration + 1} | branch {branch} | base {base}"
-    said += "".join(
-        f" | {what} {', '.join(names)}" for what, names in (("conflict", conflict), ("kept", kept)) if names
-    )
-    return system_note(at, (Mark("TASK", said),), _kept(branch, kept))
+    more = (f" | {what} {', '.join(names)}" for what, names in (("conflict", conflict), ("kept", kept)) if names)
+    return system_note(at, (Mark("TASK", said + "".join(more)),), _kept(branch, kept))
 
 
 def carried_note(task: Task, made: Submission, ref: str, at: str, kept: Sequence[str] = ()) -> Draft:

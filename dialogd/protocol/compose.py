@@ -202,8 +202,9 @@ def next_turn(header: Header, before: State, after: State, me: str, *, is_decide
     # `is_decided` says that the entry holds a decision.
     is_alone, rules = header.is_unattended, header.rules
     rest = tuple(who for who in _rest(after, me) if who != USER or not is_alone)
-    if after.build and (rest or (after.questions.text and not is_alone)):
-        rest = tuple(dict.fromkeys((*rest, *at_work(header, after), *[USER] * bool(after.questions.text))))
+    is_asked = bool(after.questions.text) and not is_alone
+    if after.build and (rest or is_asked):
+        rest = tuple(dict.fromkeys((*rest, *at_work(header, after), *[USER] * is_asked)))
     outcome, why = limit_reached(before, after, me, header)
     if outcome:
         is_hard = after.counted >= after.limits.max_turns  # which nothing goes beyond
@@ -226,7 +227,7 @@ def next_turn(header: Header, before: State, after: State, me: str, *, is_decide
         return Close(marks, (USER,))
     back = [who for who in asked.askers if who not in {*asked.told, *after.absent} and header.agent(who)]
     if back and is_alone:
-        return Close(marks, tuple(back))
+        return Close(marks, tuple(dict.fromkeys((*back, *at_work(header, after)))))
     if after.escalation.to not in ("", USER):
         return Close(marks, (after.escalation.to,))
     named = following(header, after, me)
@@ -520,15 +521,7 @@ def agent_turn(
         rehearsed = "REHEARSAL, " if dialog.is_rehearsed else ""
         ending = (f"**Total turns:** {number}", f"**Duration:** {duration}", f"**Outcome:** {rehearsed}{ruling.why}")
         body = "\n\n".join(filter(None, (body, "---", "\n".join(ending))))
-    draft = Draft(
-        by=agent.id,
-        name=agent.name,
-        number=number,
-        body=body,
-        marks=marks,
-        turn=ruling.turn,
-        attributes=(("re", debt.re), *attributes),
-    )
+    draft = Draft(agent.id, agent.name, number, body, marks, ruling.turn, (("re", debt.re), *attributes))
     return Addition(draft, attachment, overflow)
 
 
@@ -659,7 +652,7 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Close:
     after = replace(passed, debts=replace(passed.debts, missed={**passed.debts.missed, agent: 2}))
     rest = tuple(who for who in after.owing if who not in (agent, USER))
     if rest:
-        return Close(turn=rest)
+        return Close(turn=(*rest, *[USER] * bool(state.build and alone.questions.askers)))
     if mark.name == "LEAVE":
         header, agent = effective(header, after.hand), after.floor.last
     step = next_turn(header, replace(state, escalation=Escalation()), after, agent)  # what it was to decide is dropped

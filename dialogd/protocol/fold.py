@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol import build, order
-from dialogd.protocol.build import Tasks, reviewed
+from dialogd.protocol.build import Due, Tasks, reviewed
 from dialogd.protocol.header import FIRST_PORT, read_agent
 from dialogd.protocol.keys import Keys, read_keys
 from dialogd.protocol.marks import CHANGES, LASTING, picked, round_of
@@ -43,6 +43,7 @@ from dialogd.protocol.state import (
 
 NO_REASON = "no reason given"
 _ON, _OFF = frozenset({"on", "true", "yes"}), frozenset({"off", "false", "no"})
+_STAFF = frozenset({"STRIKE", "INVITE", "LEAVE", "RETRY", "SKIP"})  # by which a build may be another agent's turn
 _MOST_NAMED = 10_000  # turns of one STRIKE: after `## Turn 999999999`, typed by hand, a span may be as long
 
 
@@ -175,13 +176,10 @@ def state_after(header: Header, state: State, said: Said) -> State:
 
 def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
-    before = state.build
-    is_over = state.outcome is not None and state.outcome.is_complete
-    state.build = build.folded(before, said, is_over=is_over)
+    before, had_ended = state.build, state.outcome
+    state.build = build.folded(before, said, is_over=had_ended is not None and had_ended.is_complete)
     if said.by == USER:
         _person(header, state, said)
-        if before and said.turn is None and said.ending is None:
-            _tasked(effective(header, state.hand), before, state, said)  # who left by the same note is not asked
     elif said.is_turn:
         _agent(header, state, said)
     else:
@@ -191,24 +189,42 @@ def _said(header: Header, state: State, said: Said) -> None:
     if state.debts.seals:
         state.debts = state.debts.unsealed()
     if before:
-        here = effective(header, state.hand)
-        left = [who for who in state.owing if who not in (USER, ANY) and here.agent(who) is None]
-        if left:  # a build needs both: the person is told
-            state.debts = state.debts.without(*left)
-            state.debts = state.debts if state.debts.open else state.debts.opened(said, (USER,))
-        if state.build.is_alone != here.is_unattended:  # who left by this very entry is waited for no more
-            state.build = replace(state.build, is_alone=here.is_unattended)
-        state.questions = _of_build(before, state, said)
+        here = effective(header, state.hand)  # who left by this very entry is waited for no more
+        gone = state.absent | {agent.id for agent in state.hand.left}
+        state.build = build.handed_out(replace(state.build, gone=gone, is_alone=here.is_unattended))
+        if state.outcome is None:
+            _in_build(here, before, state, said, is_reopened=had_ended is not None)
 
 
-def _of_build(before: Tasks, state: State, said: Said) -> Questions:
-    """The open questions; what the build itself asks is no agent's, and is what it waits for now."""
-    old, new = build.question(before), build.question(state.build)
-    asked = (replace(q, asker="", text=new) if q.text and q.text in (old, new) else q for q in state.questions.open)
-    found = tuple(q for q in asked if q.asker or q.text)
-    if new and not found and set(state.owing) == {USER} and state.outcome is None:
-        found = (Question(new, entry=said.id),)
-    return replace(state.questions, open=found)
+def _in_build(header: Header, before: Tasks, state: State, said: Said, *, is_reopened: bool) -> None:
+    """Whose turn it is in a build, and what the person is asked: what their word changes is owed anew."""
+    now, asks = state.build, build.question(state.build)
+    waits = {0, *(task.number for task in now.all if task.by == USER)}
+    own = {asks} - {""}  # what the build itself asks is no agent's
+    asked = [replace(q, asker="") if q.text in own else q for q in state.questions.open if q.task in waits]
+    state.questions = replace(state.questions, open=tuple(asked))
+    left = [who for who in state.owing if who not in (USER, ANY) and header.agent(who) is None]
+    state.debts = state.debts.without(*left)
+    is_word = said.is_on_tasks or (said.turn is None and any(mark.name in _STAFF for mark in said.marks))
+    is_word = is_word and said.by == USER and not is_reopened
+    if is_word:
+        # Who was at what is not due any more is asked anew: the review of a dropped task is no summary. What it asked
+        # the person is answered by that, and what the moderator asked with its plan by the word on that.
+        other = before.others_than(now) if said.turn is None else ()
+        idle = [who for who in state.owing if who not in now.next_turns] if said.mark("STRIKE") else []
+        is_planned = before.due_of(USER)[0] is Due.CONFIRM is not now.due_of(USER)[0]
+        answered = {*other, *now.gone, *[now.moderator] * is_planned}
+        asked = [q for q in asked if q.task or (q.asker and q.asker not in answered)]
+        state.questions = replace(state.questions, open=tuple(asked))
+        is_in_steps = state.hand.step and not said.is_on_tasks
+        named = () if is_in_steps else order.at_work(header, state)
+        state.debts = state.debts.without(*other, *idle, *() if asked or is_in_steps else (USER,))
+        state.debts = state.debts.opened(said, (*named, *[USER] * bool(asked)))
+    if (is_word or left) and not state.debts.open:
+        state.debts = state.debts.opened(said, (USER,))
+    if state.owing == (USER,) and not asked:
+        asks = order.ways_out(header, state) or asks or "the build is open again: how is it to go on?" * is_reopened
+        state.questions = replace(state.questions, open=(Question(asks, entry=said.id),) if asks else ())
 
 
 # -- The person -------------------------------------------------------------------------------------------------------
@@ -236,7 +252,8 @@ def _person(header: Header, state: State, said: Said) -> None:
             state.floor = state.floor.unqueued(USER)
             if state.escalation.to == USER:
                 state.escalation = Escalation()
-        _unasked(state, USER)
+        if USER not in said.turn:  # else what they were asked is open still
+            _unasked(state, USER)
     _opened(header, state, state.table.proposed(said))
     _last_word(state, said)
 
@@ -244,18 +261,6 @@ def _person(header: Header, state: State, said: Said) -> None:
 def _unasked(state: State, *closes: str) -> None:
     """Close debts of these, and every question to the person."""
     state.debts, state.questions = state.debts.without(*closes), replace(state.questions, open=())
-
-
-def _tasked(header: Header, before: Tasks, state: State, said: Said) -> None:
-    """After the person's word on tasks, or on the gate, or once who was waited for is back: whose turn it is then."""
-    # Who was at what is not due any more is asked anew: the review of a dropped task is no summary.
-    now, named = state.build, [who for who in state.build.next_turns if header.agent(who)]
-    other = before.others_than(now)
-    is_free = set(state.owing) <= {USER}
-    is_back = said.mark("INVITE") is not None and is_free and not state.questions.open
-    if (is_back or (said.is_on_tasks and (other or is_free))) and named and state.outcome is None:
-        _unasked(state, USER, *other)
-        state.debts = state.debts.opened(said, named)
 
 
 def _approved(header: Header, state: State, said: Said) -> None:
@@ -302,7 +307,7 @@ def _controls(header: Header, state: State, said: Said) -> None:
             debts = state.debts.without(who, USER)
             missed = {one: 1 if one == who else times for one, times in debts.missed.items()}
             state.debts = replace(debts, failed=debts.failed - {who}, missed=missed).opened(said, (who,))
-            own = tuple(question for question in state.questions.open if question.asker)
+            own = tuple(question for question in state.questions.open if question.asker or question.task)
             state.questions = replace(state.questions, open=own)  # that it was absent is what daemons asked about
         if named and said.turn is None and not state.debts.open:
             state.debts = state.debts.opened(said, named)

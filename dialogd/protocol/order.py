@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dialogd.protocol import marks
+from dialogd.protocol import build, marks
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Header, Mark, Said
 from dialogd.protocol.rules import DECIDE, MODERATE
@@ -81,9 +81,9 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order."""
     # Always an agent: the person's turn gives those that failed another chance, and one that is alone another turn.
     if state.build:  # what the person says of the plan is for who made it
-        due = tuple(who for who in state.build.next_turns if header.agent(who))
-        here = [one for one in (state.build.moderator, *state.build.leads) if header.agent(one)]
-        return due or (*here, header.agents[0].id)[:1]
+        left = frozenset(agent.id for agent in state.hand.left)  # who is only absent has another chance
+        due = tuple(filter(header.agent, build.handed_out(replace(state.build, gone=left)).next_turns))
+        return due or (state.build.moderator if header.agent(state.build.moderator) else header.agents[0].id,)
     if owing := tuple(a for a in state.owing if a != USER):
         return owing
     askers = tuple(who for who in state.questions.askers if header.agent(who))
@@ -119,10 +119,10 @@ def awaited(header: Header, state: State) -> tuple[str, ...]:
     """The absent agents without which nothing can be decided any more: whoever goes on only pays."""
     rules, absent, one = header.rules, state.absent, header.judge
     if state.build:
-        both = (state.build.moderator, *state.build.leads)
-        gone = tuple(who for who in both if who in absent or header.agent(who) is None)
-        needed = {state.build.moderator, *state.build.next_turns}
-        return gone if {*gone} >= {*state.build.leads} else tuple(who for who in gone if who in needed)
+        both, leads = (state.build.moderator, *state.build.leads), {*state.build.leads}
+        gone, due = tuple(who for who in both if who in absent or not header.agent(who)), {*state.build.next_turns}
+        needed = due | leads if leads <= {*gone} and leads & due else due - leads  # of leads one is enough
+        return tuple(who for who in gone if who in needed)
     if not absent:
         return ()
     if one:
@@ -164,7 +164,8 @@ def ways_out(header: Header, state: State) -> str:
         ways.append(f"`approve` takes {standing.proposal.ref} as it stands")
     one, more = ("is absent", "are absent") if any(map(header.agent, names)) else ("has left", "have left")
     are = one if len(names) == 1 else more
-    return f"{signed}{', '.join(names)} {are}, and nothing can be decided without: {', '.join(ways)}"
+    between = " or " if state.build and state.build.moderator not in names else ", "  # of several leads one is enough
+    return f"{signed}{', '.join(names)} {are}, and nothing can be decided without: {between.join(ways)}"
 
 
 # -- Rounds, contributions, and who wants the floor -------------------------------------------------------------------

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dialogd.protocol import order
+from dialogd.protocol.build import task_of
 from dialogd.protocol.marks import refused as did_not_count
 from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Header, Mark, Said, system_note
 from dialogd.protocol.state import NO_TEXT, Dialog, Question, Questions, State
@@ -121,9 +122,9 @@ def asked_in(said: Said, asker: str, questions: Questions) -> Questions:
     marks = said.all(NAME)
     if not marks:
         return questions
-    new = (replace(parse(mark), asker=asker, entry=said.id) for mark in marks)
-    is_on_one = not asker and said.is_on_tasks
-    return replace(questions, open=(*(q for q in questions.open if q.asker != asker or is_on_one), *new))
+    task = 0 if asker else task_of(said)
+    new = (replace(parse(mark), asker=asker, entry=said.id, task=task) for mark in marks)
+    return replace(questions, open=(*(q for q in questions.open if q.asker != asker or task), *new))
 
 
 def allows_defaults(header: Header) -> bool:

@@ -508,6 +508,7 @@ class Question:
     default: str = ""
     asker: str = ""  # the agent; "" where a daemon asks
     entry: str = ""
+    task: int = 0  # the number of the task of a build that waits for the answer; 0 for none
 
     @property
     def said(self) -> str:

@@ -673,15 +673,8 @@ class Worktrees:
 
     def _submission(self, commit: str, base: str, branch: str) -> Submission:
         changes = _changes(self.git, base, commit)
-        return Submission(
-            branch,
-            commit,
-            tree_of(self.git, commit),
-            base,
-            files=len(changes),
-            lines_added=sum(change.added or 0 for change in changes),
-            lines_deleted=sum(change.deleted or 0 for change in changes),
-        )
+        added, deleted = sum(one.added or 0 for one in changes), sum(one.deleted or 0 for one in changes)
+        return Submission(branch, commit, tree_of(self.git, commit), base, len(changes), added, deleted)
 
     def _picked(self, commit: str, at: str) -> str | Conflict:
         """A commit made anew on top of another one; the same whenever it is made."""

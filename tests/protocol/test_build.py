@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.errors import BackendError, Refused
-from dialogd.protocol.build import APPROVED, CONFIRMED, GREEN, MERGED, UNDER_WAY, Due
+from dialogd.protocol.build import APPROVED, CONFIRMED, DONE, GREEN, MERGED, UNDER_WAY, Due
 from dialogd.protocol.certificate import faults
 from dialogd.protocol.decide import Reply, Work
 from dialogd.protocol.lifecycle import answers
-from dialogd.protocol.model import USER, Addition
+from dialogd.protocol.model import USER, Addition, Entry
+from dialogd.protocol.order import ways_out
 from dialogd.server.page_state import acts_of
 from dialogd.tasks.approvals import approvals
 from tests.support.cases import cases
@@ -167,6 +168,7 @@ def test_a_struck_submission_is_done_again() -> None:
     assert is_due(build) is Due.REVIEW
     number = next(entry.number for entry in build.dialog.entries if "| submitted |" in str(entry.marks))
     build.types(f"\n[STRIKE: {number}]\n")
+    assert build.owing == ("L",)
     build.scripts["M"] = [yes("P2")]
     build.say("Again, please.", to="L")
     build.run()
@@ -225,7 +227,8 @@ HANDS = [
     "[TASK: 001 | retry]", "[TASK: all | retry]", "[TASK: 001 | accepted]", "[TASK: all | accepted]",
     "[TASK: all | merged | commit c]", "[TASK: all | rebase | c111]", "[TASK: 002 | changed | other | a | none | 1 h]",
     "[GATE: 001 | run]", "[GATE: 001 | untested]", "[GATE: 002 | run]", "[APPROVED: task-001 | tree 1]",
-    "[LEAVE: USER]", *["strike"] * 4, "say", "retry", "skip", "stop",
+    "[LEAVE: USER]", *["strike"] * 4, "say", "retry", "skip", "stop", *["leave", "invite"] * 2,
+    "[GATE: all | command | npm test]", "[TASK: 002 | retry]", "[TASK: 003 | dropped | no]", "[TASK: 002 | confirmed]",
 ]  # fmt: skip
 GATES = ["passed", "passed", "passed", "failed", "timeout", "untested", "asked"]
 
@@ -261,13 +264,48 @@ def _does(of: Room, hand: str, at: int) -> None:
                 of.types(f"\n[STRIKE: {numbers[at % len(numbers)]}]\n")
         case "say":
             of.say("Go on.")
-        case "retry" | "skip":
+        case "retry" | "skip" | "leave":
             who = [agent.id for agent in of.dialog.header.agents]
             of.types(f"\n[{hand.upper()}: {who[at % len(who)]}]\n")
+        case "invite":
+            of.types("".join(f"\n[INVITE: {one.id}]\n" for one in of.dialog.state.hand.left))
         case "stop":
             of.types("\n[STOPPED]\n")
         case _:
             of.types(f"\n{hand}\n")
+
+
+def _asks_by_name(entry: Entry) -> bool:
+    """Whether the person has whom they name answer, whatever is due; who fails is asked again."""
+    return bool(entry.failures) or (entry.by == USER and (entry.is_turn or entry.mark("RETRY") is not None))
+
+
+def _is_owed(of: Room) -> None:
+    """Whoever owes a turn has something due; what is due is owed, or waits for the person, who is told what."""
+    dialog, state, tasks = of.dialog, of.dialog.state, of.dialog.state.build
+    if state.outcome is not None:
+        return
+    gone = {who for who in ("M", *tasks.leads) if who in state.absent or dialog.header.agent(who) is None}
+    assert not {who for who in state.owing if dialog.header.agent(who) is None and who not in (USER, "ANY")}
+    asked = {debt.agent for debt in state.debts.open if (one := dialog.entry(debt.re)) and _asks_by_name(one)}
+    for who in {*state.owing} - {USER, *asked, *state.questions.askers}:
+        assert tasks.due_of(who)[0] is not None, f"{who} owes a turn, and nothing is due of it"
+    told = state.questions.text or ways_out(dialog.header, state)
+    for what, task, who in tasks.steps:
+        others = {one for one in tasks.leads if one not in gone}
+        at = f"{what.name} of {task and task.id} is due of {who}; owing: {state.owing}; told: {told!r}"
+        if who == USER:
+            assert {*state.owing} <= {USER, *asked, *state.questions.askers}, at
+            assert USER not in state.owing or told, at
+        elif who in gone and (who == "M" or not others):
+            assert (USER in state.owing and told) or {*state.owing} & {*asked, *tasks.leads, "M"}, at
+        elif who in gone:
+            busy = {one.lead for one in tasks.all if one.state not in DONE}
+            assert others <= busy, at
+        elif who not in state.owing:
+            assert asked or (USER in state.owing and (who in state.questions.askers or "open again" in told)), at
+    if {*state.owing} <= {USER} and not (asked or dialog.header.is_unattended):
+        assert told, f"the person is told nothing; {state.owing} {tasks.steps}"
 
 
 def _is_legal(of: Room) -> None:
@@ -289,6 +327,7 @@ def _is_legal(of: Room) -> None:
             assert task.gate in GREEN or task.reviewer == USER, task
         if task.state in ("submitted", "stuck"):
             assert all((task.commit, task.tree)), task
+    _is_owed(of)
     found = approvals(of.dialog)
     standing = [(one.task.number, one.task.tree) for one in found if not one.void]
     assert len(set(standing)) == len(standing)
@@ -502,7 +541,7 @@ def test_of_two_tasks_that_cannot_go_on_both_are_told() -> None:
     by_hand(made, "L")
     made.speak(("M", yes("P3")))
     assert made.owing == (USER,)
-    assert made.dialog.state.questions.text == "task 002 is stopped by an error: retry it or drop it"
+    assert made.dialog.state.questions.text == told[1]
 
 
 def test_one_lead_that_fails_or_asks_does_not_hold_up_the_other() -> None:
@@ -522,18 +561,144 @@ def test_one_lead_that_fails_or_asks_does_not_hold_up_the_other() -> None:
     assert {*made.owing} == {"L", "N"}
 
 
-def test_one_lead_that_is_absent_ends_nothing_while_the_other_can_go_on() -> None:
-    setup = SETUP.format('further_leads = ["N"]\ncycles = 0').replace("[build]", 'person = "absent"\n\n[build]')
-    made = Room(opening("M", "L", "N", more=setup), M=[BOTH, yes("P1")], L=[], N=[])
+@cases("by_command", [True, False])
+def test_the_task_of_a_lead_that_has_left_is_the_next_ones_that_is_free(by_command: bool) -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    if by_command:
+        made.by_hand(person.leave, "L")
+    else:
+        made.types("\n[LEAVE: L]\n")
+    assert made.owing == ("N",)
+    made.speak(("N", "Done."))
+    by_hand(made, "N")
+    made.speak(("M", yes("P1")))
+    assert made.owing == ("N",)
+    assert [task.lead for task in made.dialog.state.build.all] == ["N", "N", ""]
+    made.scripts["M"] = [yes("P3"), yes("P4"), "All is done."]
     made.run()
+    assert made.outcome == "DECIDED"
+    assert [(task.author, task.iteration) for task in made.dialog.state.build.all] == [("N", 2), ("N", 1), ("N", 1)]
+    assert not faults(made.paper.data)
+
+
+def test_a_new_task_is_none_of_a_lead_that_has_left() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.by_hand(person.leave, "L")
+    person.tasks(made.log, "confirm", "all")
+    assert made.owing == ("N",)
+    assert [task.lead for task in made.dialog.state.build.all] == ["N", "", ""]
+
+
+def test_where_no_lead_is_left_the_person_is_told_and_one_that_is_back_goes_on() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.types("\n[LEAVE: L]\n\n[LEAVE: N]\n")
+    assert made.owing == (USER,)
+    ways = "`invite L` has it back or `invite N` has it back"
+    assert made.dialog.state.questions.text == f"L, N have left, and nothing can be decided without: {ways}"
+    assert answers(made.dialog) == ("dialogd invite L",)
+    made.by_hand(person.invite, "N")
+    assert made.owing == ("N",)
+    assert not made.dialog.state.questions.open
+    assert [task.lead for task in made.dialog.state.build.all[:2]] == ["L", "N"]  # it has its own task still
+
+
+def test_a_lead_that_is_back_has_another_task_where_its_own_is_anothers() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.types("\n[LEAVE: N]\n")
+    made.speak(("L", "Done."))
+    by_hand(made, "L")
+    made.speak(("M", yes("P1")))
+    assert [task.lead for task in made.dialog.state.build.all] == ["L", "L", ""]
+    made.types("\n[INVITE: N]\n")
+    assert made.owing == ("L", "N")
+    assert [task.lead for task in made.dialog.state.build.all] == ["L", "L", "N"]
+
+
+def both_at_work_alone() -> Room:
+    """Two leads are at a task each, and nobody is at the table."""
+    setup = SETUP.format('further_leads = ["N"]\ncycles = 0').replace("[build]", 'person = "absent"\n\n[build]')
+    made = Room(opening("M", "L", "N", more=setup), M=[BOTH])
+    made.run()
+    return made
+
+
+def test_with_nobody_at_the_table_the_task_of_an_absent_lead_is_the_others() -> None:
+    made = both_at_work_alone()
     for _ in range(2):
         made.says("L", BackendError("it broke", fix="mend it"))
     assert made.owing == ("N",)
-    made.scripts["N"] = ["Done."]
+    made.scripts |= {"M": [yes("P1"), yes("P3"), yes("P4"), "All is done."], "N": ["Done."] * 3}
     made.run()
-    assert states(made) == ["assigned", APPROVED, CONFIRMED]
-    assert made.outcome == "STOPPED"  # nobody is left who could go on
-    assert "nothing can be decided without L" in made.text
+    assert (made.outcome, states(made)) == ("DECIDED", [APPROVED] * 3)
+    assert {task.author for task in made.dialog.state.build.all} == {"N"}
+    assert not faults(made.paper.data)
+
+
+def test_without_any_lead_that_answers_a_build_with_nobody_at_the_table_ends() -> None:
+    made = both_at_work_alone()
+    for who in "LLNN":
+        made.says(who, BackendError("it broke", fix="mend it"))
+    assert made.outcome == "STOPPED"
+    assert "absent: L, N" in made.text
+
+
+def test_the_task_of_an_absent_lead_is_its_own_again_where_nobody_was_free() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    for _ in range(2):
+        made.says("L", BackendError("it broke", fix="mend it"))
+    assert (made.dialog.state.absent, made.owing) == ({"L"}, ("N",))
+    made.types("\n[RETRY: L]\n")
+    assert [task.lead for task in made.dialog.state.build.all[:2]] == ["L", "N"]
+    assert {*made.owing} == {"L", "N"}
+
+
+def test_a_word_on_one_task_answers_what_belongs_to_that_task_alone() -> None:
+    made = room(plan=BOTH, leads="LN")
+    made.gates = ["error"]
+    made.types("\n[TASK: all | confirmed]\n")
+    by_hand(made, "L", "N")
+    made.speak(("L", "Done."))
+    by_hand(made, "L")
+    made.speak(("N", "[QUESTION_FOR_USER: in years?]"))
+    assert made.owing == (USER,)
+    person.tasks(made.log, "retry", "001")
+    assert {*made.owing} == {"L", USER}
+    assert [(one.asker, one.text) for one in made.dialog.state.questions.open] == [("N", "in years?")]
+    by_hand(made, "L")
+    person.tasks(made.log, "drop", "002")
+    assert not made.dialog.state.questions.open
+
+
+def test_the_word_on_a_plan_answers_what_its_moderator_asked_with_it() -> None:
+    made = room(plan=f"{PLAN}[QUESTION_FOR_USER: is that all?]")
+    made.types("\n[TASK: 001 | confirmed]\n")
+    assert (made.owing, made.dialog.state.questions.asker) == ((USER,), "M")
+    made.types("\n[TASK: 002 | dropped]\n")
+    assert (made.owing, made.dialog.state.questions.open) == (("L",), ())
+
+
+def test_a_strike_takes_along_what_is_owed_of_it() -> None:
+    made = room(None)
+    confirm(made)
+    assert made.owing == ("M",)
+    made.types(f"\n[STRIKE: {turn_of(made, '001 | submitted')}]\n")
+    assert made.owing == ("L",)
+
+
+def test_what_a_strike_opens_again_after_the_end_is_for_the_person_to_say() -> None:
+    made = confirm(room(yes("P1"), yes("P2"), "All is done."))
+    assert made.outcome == "DECIDED"
+    made.types(f"\n[STRIKE: {made.dialog.state.number}]\n")
+    asked = "the build is open again: how is it to go on?"
+    assert (made.owing, made.dialog.state.questions.text) == ((USER,), asked)
 
 
 def test_a_question_that_waits_for_the_person_keeps_nobody_from_their_work() -> None:

@@ -129,6 +129,26 @@ def test_a_daemon_that_is_killed_while_both_work_loses_and_buys_nothing_twice(tm
         assert faults(site.file.read_bytes()) == ()
 
 
+def test_what_a_lead_that_leaves_was_at_is_gone_on_with_where_it_lies(tmp_path: Path) -> None:
+    script = {**SCRIPT, "plan": "\n".join(PLAN.splitlines()[:2])}
+    with Site(tmp_path, script, leads="LN") as site:
+        site.listener.lost = {"work 001.1"}
+        site.plan()
+        site.until_asked("work 001.1")
+        (folder,) = (site.folder / "repo.dialogd").glob("task-001-*")
+        (folder / "half.txt").write_text("half of it\n")
+        done = site.commands("leave", "L")
+        assert done.returncode == 0, done.stderr
+        site.until_end()
+        first, second = site.tasks
+        assert [(one.state, one.author) for one in (first, second)] == [(APPROVED, "N")] * 2
+        assert site.calls.count("work 001.1") == 2
+        assert first.base == second.commit
+        files = git(site.repo, "diff", "--name-only", first.base, first.commit).split()
+        assert files == ["ages.py", "half.txt", "test_ages.py"]
+        assert faults(site.file.read_bytes()) == ()
+
+
 def test_a_lead_cannot_write_where_another_works(tmp_path: Path) -> None:
     other, stolen = "../task-001-read-ages", "echo x > {0}/ages.py; echo x > {0}/.git; rm -rf {0}; ls -a {0}"
     with Site(tmp_path, {**SCRIPT, "002.1": {**SAY, "run": stolen.format(other)}}, leads="LN") as site:
