@@ -327,15 +327,8 @@ def confined(
     words = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", *([] if nested else ["--unshare-pid", "--as-pid-1"])]
     words += [] if network else ["--unshare-net"]
-    words += [
-        "--setenv",
-        SANDBOX,
-        "1",
-        "--die-with-parent",
-        *([] if nested else ["--new-session"]),
-        "--cap-drop",
-        "ALL",
-    ]
+    words += ["--die-with-parent", *([] if nested else ["--new-session"]), "--cap-drop", "ALL"]
+    words += ["--setenv", SANDBOX, "1"]
     if os.getuid() == 0:  # the superuser's id cannot be passed on to a sandbox inside of this one, as Codex makes
         words += ["--uid", ANYBODY, "--gid", ANYBODY]
     size = ["--size", str(memory() // 4)] if _sized() else []
