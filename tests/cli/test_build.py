@@ -191,14 +191,32 @@ def test_it_asks_before_it_starts(dialogd: Commands, repo: Path) -> None:
         assert (dialogd.file.exists(), dialogd.daemons()) == (False, ())
 
 
+HELD = "mkfifo held && read -r word <held"
+
+
+def held_gate(repo: Path, terminal: Terminal) -> Path:
+    """The pipe on which the gate `HELD` waits, once that runs; a line that is written there ends it."""
+    found: list[Path] = []
+
+    def runs() -> bool:
+        assert not terminal.has_ended, terminal.text
+        found[:] = repo.parent.glob(f"{repo.name}*/.gate-*/held")
+        return bool(found)
+
+    until(runs, "the gate to run", lambda: terminal.text)
+    return found[0]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_what_is_typed_while_the_gate_is_tried_is_no_answer(dialogd: Commands, repo: Path) -> None:
-    words = ["build", "x", "--repo", str(repo), "--gate", "sleep 2", "--agents", "command:cat,command:cat"]
+    words = ["build", "x", "--repo", str(repo), "--gate", HELD, "--agents", "command:cat,command:cat"]
     terminal = Terminal(dialogd.words(words), dialogd.environment, dialogd.folder)
     try:
-        terminal.until("before anything is changed")
+        held = held_gate(repo, terminal)
         terminal.press("confirm\r")
+        terminal.until("confirm")
+        held.write_text("go on\n")
         terminal.until("Start it? [y/N]")
         terminal.press("y\r")
         until(lambda: dialogd.daemons() or terminal.has_ended, "its start", lambda: terminal.text)
@@ -289,11 +307,11 @@ def test_the_usual_setup_and_gate_are_proposed(dialogd: Commands, repo: Path) ->
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
 def test_a_person_does_not_wait_for_a_gate_that_is_tried(dialogd: Commands, repo: Path) -> None:
-    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate", "sleep 600"]
+    words = ["build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--gate", HELD]
     for more, said in (([], "Start it? [y/N]"), (["--yes"], "")):
         terminal = Terminal(dialogd.words([*words, *more]), dialogd.environment, dialogd.folder)
         try:
-            terminal.until("before anything is changed")
+            held_gate(repo, terminal)
             terminal.press("\x03")
             if said:
                 terminal.until("interrupted: how it ends is not known")
@@ -1070,8 +1088,8 @@ def test_the_terminal_of_a_build_takes_words(dialogd: Commands, repo: Path, tmux
     tmux.run(
         dialogd, "build", "Print ages", "--repo", str(repo), "--gate", "no-runner", *agents, "--pace", "0", "--yes"
     )
-    tmux.type("-l", "dialogd tasks")  # before its first look, and as a hint names it
-    tmux.type("Enter")
+    for keys in (["-l", "dialogd tasks"], ["Enter"]):  # before its first look, and as a hint names it
+        tmux("send-keys", *keys)
 
     def word(typed: str) -> None:
         tmux.type("-l", typed)

@@ -12,7 +12,6 @@ import signal
 import struct
 import subprocess
 import termios
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -43,13 +42,15 @@ class Tmux:
         environment.pop("COLUMNS")
         words = ["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "bash --norc --noprofile"]
         subprocess.run(["tmux", "-S", self.socket, *words], env=environment, cwd=dialogd.folder, check=True)
+        self._before = ""
 
     def __call__(self, *words: str) -> str:
         done = subprocess.run(["tmux", "-S", self.socket, *words], capture_output=True, text=True, check=False)
         return done.stdout
 
     def type(self, *keys: str) -> None:
-        """Press keys, by tmux's names."""
+        """Press keys, by tmux's names: what is waited for next is shown after that."""
+        self._before = self._text
         self("send-keys", *keys)
 
     def clear(self) -> None:
@@ -67,9 +68,14 @@ class Tmux:
         """What stands on the screen and above it, wrapped lines whole, blank ones left out."""
         return [line.rstrip() for line in self("capture-pane", "-p", "-J", "-S", "-500").split("\n") if line.strip()]
 
+    @property
+    def _text(self) -> str:
+        return " ".join(" ".join(self.lines).split())
+
     def until(self, text: str) -> None:
-        """Wait until it shows this, however it is wrapped."""
-        until(lambda: text in " ".join(" ".join(self.lines).split()), repr(text), lambda: "\n".join(self.lines))
+        """Wait until it shows this once more than when something was typed last, however it is wrapped."""
+        before = self._before.count(text)
+        until(lambda: self._text.count(text) > before, f"another {text!r}", lambda: "\n".join(self.lines))
 
     def now(self, text: str) -> None:
         """Wait until the last line has this in it."""
@@ -81,7 +87,7 @@ class Tmux:
 
     def ended(self, code: int) -> None:
         """Wait for the shell's prompt; the command ended with that code, and the terminal is as it was."""
-        until(lambda: self.lines[-1] == "$", "the shell", lambda: "\n".join(self.lines))
+        until(lambda: self.lines[-1:] == ["$"], "the shell", lambda: "\n".join(self.lines))
         before = self.lines.count(f"code {code}")
         self.type("echo code $? $(stty -a | grep -ow -e '-icanon' -e '-echo')", "Enter")
         until(lambda: self.lines.count(f"code {code}") > before, "the exit code", lambda: "\n".join(self.lines))
@@ -262,11 +268,15 @@ def test_a_resize_leaves_no_smear_and_ctrl_z_a_clean_shell(dialogd: Commands, tm
     agent_turn(dialogd.log, said.strip(), turn=("USER",))
     tmux.run(dialogd, "watch")
     tmux.now("? help")
-    for columns in (40, 33, 100, 80):
+    whole = tmux.lines[-1]
+
+    def is_drawn_anew(columns: int) -> bool:
+        cut = whole if len(whole) < columns else f"{whole[: columns - 2].rstrip()}…"
+        return [line for line in tmux.lines if line.startswith("waiting for the")] == [cut]
+
+    for columns in (40, 33, 45, 80):
         tmux.resize(columns)
-        tmux.now("waiting for the p")
-        time.sleep(0.5)
-        assert sum(line.startswith("waiting for the") for line in tmux.lines) == 1, tmux.lines
+        until(lambda: is_drawn_anew(columns), "one line", lambda: "\n".join(tmux.lines))  # noqa: B023
     tmux.type("s", "half ")
     tmux.now("say> half")
     tmux.type("C-z")

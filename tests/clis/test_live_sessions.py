@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shlex
@@ -117,7 +116,7 @@ class Table:
         """A command of the person's, in a terminal of their own."""
         terminal = Terminal([*words, "--file", str(self.file)], self.environment("A", ""), self.folder)
         try:
-            os.waitpid(terminal.pid, 0)
+            until(lambda: terminal.has_ended, "its end", PATIENCE, lambda: terminal.text)
             return terminal.text
         finally:
             terminal.close()

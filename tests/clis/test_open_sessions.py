@@ -86,7 +86,7 @@ def test_claude_code_is_found_and_a_knock_opens_a_turn(
             asyncio.run(wake(session, "turn 3 is yours. Run: dialogd live turn"))
             until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd live turn"), "the knock", PATIENCE)
             assert was_busy(session)
-            assert "Message from @dialogd" in terminal.text
+            terminal.until("Message from @dialogd")
             assert session.name in dialogd(environment, "live", "sessions")
             terminal.kill()
             until(lambda: status(session) == "gone", "its end", PATIENCE)

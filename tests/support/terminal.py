@@ -30,8 +30,9 @@ class Terminal:
             os.chdir(folder)
             os.execvpe(words[0], list(words), dict(environment))
         fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 140, 0, 0))
-        self._said = b""
-        threading.Thread(target=self._read, daemon=True).start()
+        self._said, self._typed = b"", 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
@@ -41,12 +42,20 @@ class Terminal:
     @property
     def text(self) -> str:
         """All that was shown so far, without what moves and colours it."""
-        return " ".join(_CODES.sub(" ", self._said.decode("utf-8", "replace")).split())
+        return self._plain(0)
+
+    @property
+    def answer(self) -> str:
+        """The same of what was shown since something was typed last."""
+        return self._plain(self._typed)
+
+    def _plain(self, begin: int) -> str:
+        return " ".join(_CODES.sub(" ", self._said[begin:].decode("utf-8", "replace")).split())
 
     def until(self, shown: str, seconds: float = PATIENCE) -> None:
-        """Wait until it has shown this, blanks aside."""
+        """Wait until it has shown this since something was typed last, blanks aside."""
         wanted = "".join(shown.split())
-        until(lambda: wanted in "".join(self.text.split()), repr(shown), seconds, lambda: self.text[-3000:])
+        until(lambda: wanted in "".join(self.answer.split()), repr(shown), seconds, lambda: self.text[-3000:])
 
     def type(self, line: str) -> None:
         """Type a line, and enter it once the program shows it.
@@ -54,22 +63,28 @@ class Terminal:
         What a busy program draws in between can tear the line apart: then it is taken back (Ctrl-U) and typed again.
         """
         for _ in range(TRIES - 1):
-            os.write(self._end, line.encode())
+            self.press(line)
             with contextlib.suppress(AssertionError):
                 self.until(line[-40:], PATIENCE / TRIES)
-                os.write(self._end, b"\r")
+                self.press("\r")
                 return
-            os.write(self._end, b"\x15")
-        os.write(self._end, line.encode())
+            self.press("\x15")
+        self.press(line)
         self.until(line[-40:], PATIENCE / TRIES)
-        os.write(self._end, b"\r")
+        self.press("\r")
 
     def press(self, keys: str) -> None:
+        """Press keys: what is waited for next is shown after that."""
+        self._typed = len(self._said)
         os.write(self._end, keys.encode())
 
     @property
     def has_ended(self) -> bool:
-        """True once the program is gone, or is about to be."""
+        """True once the program is gone and all that it showed is read: its terminal goes with it."""
+        return self._is_gone and not self._reader.is_alive()
+
+    @property
+    def _is_gone(self) -> bool:
         with contextlib.suppress(ChildProcessError):
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return True
@@ -81,5 +96,6 @@ class Terminal:
 
     def close(self) -> None:
         self.kill()
+        self._reader.join(PATIENCE)
         with contextlib.suppress(OSError):
             os.close(self._end)

@@ -168,7 +168,8 @@ _NUMBER = re.compile(r"\b[0-9a-f]{12}\b|\d[\d.,]*")
 class Person:
     """Who types a transcript into a terminal, beginning in that folder, and how many words that are.
 
-    `stands` says what a text of the transcript means here.
+    `stands` says what a text of the transcript means here. What the transcript shows is waited for in its order, after
+    what was typed before it.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], stands: Mapping[str, str] | None = None) -> None:
@@ -176,6 +177,7 @@ class Person:
         self.words = 0
         self.shown = ""  # by commands that have ended
         self._terminal: Terminal | None = None
+        self._wanted: list[str] = []  # since something was typed last
 
     def types(self, transcript: str) -> None:
         """Type all of it, each line once what stands before it is shown."""
@@ -197,6 +199,7 @@ class Person:
     def _begin(self, command: str) -> None:
         words = shlex.split(command)
         self.words += len(words)
+        self._wanted = []
         if words[0] == "cd":
             self.folder /= words[1]
         else:
@@ -206,18 +209,24 @@ class Person:
         assert self._terminal is not None
         self.words += len(shlex.split(answer))
         self._terminal.type(answer)
+        self._wanted = []
 
     def until(self, line: str) -> None:
-        """Wait for a line, whatever numbers are in it; commands that have ended show no more."""
+        """Wait for the next line, whatever numbers are in it; commands that have ended show no more."""
         terminal = self._terminal
         assert terminal is not None
-        wanted = "[0-9a-f.,]+".join(re.escape("".join(part.split())) for part in _NUMBER.split(line))
+        self._wanted.append("[0-9a-f.,]+".join(re.escape("".join(part.split())) for part in _NUMBER.split(line)))
 
         def is_shown() -> bool:
             is_over = terminal.has_ended
-            found = re.search(wanted, "".join(terminal.text.split()))
-            assert found or not is_over, f"it has ended without {line!r}\n{terminal.text[-3000:]}"
-            return bool(found)
+            shown, at = "".join(terminal.answer.split()), 0
+            for wanted in self._wanted:
+                found = re.compile(wanted).search(shown, at)
+                assert found or not is_over, f"it has ended without {line!r}\n{terminal.text[-3000:]}"
+                if found is None:
+                    return False
+                at = found.end()
+            return True
 
         until(is_shown, repr(line), PATIENCE, lambda: terminal.text[-3000:])
 
