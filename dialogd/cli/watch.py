@@ -320,7 +320,7 @@ WORDS = {
 }
 BUILD_HELP = """\
    confirm [001 …]   begin the tasks        tasks      how they stand
-   accept, drop      take it; leave it out  show 001   its diff, in your pager
+   accept, drop      take it; leave it out  show 001   its diff; Enter shows the last
    retry ["why"]     have it tried again    gate "…"   another tests them
    merge, clean      take over what is approved; clean up behind it
    say …             speak to the agents    pause, resume, stop; Esc drops it"""
@@ -344,6 +344,7 @@ class LiveView(Follower):
         self.is_run = is_run
         # In the terminal of a build; known from the start, as keys are read before the first look.
         self._takes_words = self.can_type and is_run and bool(self.log.read().state.build)
+        self._submitted = ""  # the task of which Enter shows the diff
         self.has_left = False
         self.prompt = ""  # before what is being typed; "" while nothing is
         self.asking = ""  # what y or n is wanted for
@@ -462,7 +463,8 @@ class LiveView(Follower):
         if found := sentences(news, lambda who: called.get(who, who)):
             below.append(Text("\n".join(["", *(f"{SIGN}{line(one)}" for one in found)])))
         if self._takes_words and (made := submissions(news)):
-            below.append(Text(f"its diff: show {made[0].fields[0]}", "dim"))
+            self._submitted = made[0].fields[0]
+            below.append(Text(f"its diff: Enter, or show {self._submitted}", "dim"))
         if news.turn:
             below.append(Text(f"next: {', '.join(called.get(who, who) for who in news.turn)}", "dim"))
         # Nothing in a text passes for a heading of the view's own: every line of it is indented.
@@ -656,7 +658,7 @@ class LiveView(Follower):
             "\r": self._pass_on,
         }
         if self._takes_words:  # every other key begins a word
-            acts = {"?": lambda: self.say(BUILD_HELP)}
+            acts = {"?": lambda: self.say(BUILD_HELP), "\r": lambda: self._word("")}
         if key in acts:
             self._carefully(acts[key])
             return False
@@ -697,18 +699,22 @@ class LiveView(Follower):
         self._wake()
 
     def _word(self, text: str) -> None:
-        """Carry out what is typed in the terminal of a build, as its command does. Raises `BadInput` for no word."""
+        """Carry out what is typed in the terminal of a build, as its command does. Raises `BadInput` for no word.
+
+        Nothing shows the diff of what was submitted last.
+        """
         dialog = self.feed.dialog
+        text = text.strip().removeprefix("dialogd ")  # as hints name the commands
         try:
-            text = text.strip().removeprefix("dialogd ")  # as hints name the commands
-            first, *rest = shlex.split(text) or ["help"]
-            first, *rest = rest if rest and rest[0] in WORDS.get(first, ()) else (first, *rest)
-        except ValueError as error:
-            raise BadInput(f"this cannot be read: {error}", fix="close the quotation mark") from None
+            words = shlex.split(text)
+        except ValueError:
+            words = text.split()  # an apostrophe, as in: retry don't rename it
+        first, *rest = words or (["show", self._submitted] if self._submitted else ["help"])
+        first, *rest = rest if rest and rest[0] in WORDS.get(first, ()) else (first, *rest)
         group = next((group for group, words in WORDS.items() if first in words), None)
         if first == "retry" and dialog is not None and rest and dialog.header.agent(rest[0]):
             group = ""
-        if first == "help":
+        if first in ("help", "?"):
             self.say(BUILD_HELP)
         elif first == "stop":
             self._ask_to_stop()
