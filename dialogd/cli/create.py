@@ -13,7 +13,7 @@ import secrets
 import shlex
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import wraps
@@ -659,7 +659,8 @@ def new_cast(
         """Print who takes part, what may prevent a decision, and what it may cost."""
         if any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked):
             remark("\n".join(auto.NO_MODEL))
-        _introduce(seats, choices, settings)
+        build = opening.rules.build
+        _introduce(seats, choices, settings, side_by_side=build.leads[1:] if build else ())
         for seat in seats:
             if seat.session and not is_inside(os.getpid(), seat.session):
                 remark(f"{seat.id}: {AGREES}")
@@ -727,15 +728,23 @@ def _project(seat: Seat, settings: Settings) -> Path | None:
 
 
 def _introduce(
-    seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings, *, is_shared: bool = False
+    seats: tuple[Seat, ...],
+    choices: Mapping[str, auto.Choice],
+    settings: Settings,
+    *,
+    is_shared: bool = False,
+    side_by_side: Collection[str] = (),
 ) -> None:
-    """Print what each agent is, who pays for it and who sees the text; warn about twins."""
+    """Print what each agent is, who pays for it and who sees the text; warn about twins.
+
+    Who works `side_by_side` with another one agrees on nothing with it.
+    """
     for seat in seats:
         who = f"{seat.id} ({seat.title})" if seat.title else seat.id
         trusts = seat.trust_project or settings.trust_project
         said = auto.introduce(choices[seat.id], _project(seat, settings), trusts=trusts)
         remark(f"{who}: {said.replace(auto.NOBODY_ELSE, READERS) if is_shared else said}")
-    warn_of_twins({who: choice.family for who, choice in choices.items()})
+    warn_of_twins({who: choice.family for who, choice in choices.items() if who not in side_by_side})
 
 
 def with_budget(

@@ -333,6 +333,8 @@ def test_who_works_is_a_coding_agent_that_is_here(dialogd: Commands, repo: Path)
     twin = [*words[:-1], "M=gpt"]
     found = dialogd(*twin, ANTHROPIC_API_KEY="sk-ant-test-0123456789", **path, **keys)
     assert "L (Tech Lead): claude-code" in found.err
+    several = dialogd(*words[:-1], "M=grok", "--parallel", "2", **path, **keys).err
+    assert ("A (Tech Lead 2): " in several, "of one family" in several) == (True, False)
 
 
 def test_a_place_without_a_repository_is_refused(dialogd: Commands, tmp_path: Path) -> None:
