@@ -37,7 +37,7 @@ from dialogd.config import Settings, command_on, dotenv, file_flag
 from dialogd.errors import BadInput, DialogdError, NotADialog, NotInstalled, Refused
 from dialogd.protocol import build as tasks_of
 from dialogd.protocol import lifecycle
-from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, Task, listed
+from dialogd.protocol.build import APPROVED, MERGED, PROPOSED, GateResult, Task, listed
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import USER
 from dialogd.protocol.rules import Build
@@ -304,10 +304,27 @@ def _given(ctx: typer.Context, taken: Collection[str | None]) -> str:
     )  # fmt: skip
 
 
+def _meant(settings: Settings, dialog: Dialog) -> Build:
+    """The rules of the build that a command is about.
+
+    Raises `Refused` for a dialog that is none; and in another repository, where the command names no file.
+    """
+    rules, here = person.rules_of_build(dialog), Path.cwd()
+    inside = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+    if settings.source("file").startswith("flag") or inside is None or inside.is_relative_to(rules.repo):
+        return rules
+    if not inside.is_relative_to(Worktrees(Path(rules.repo)).root):
+        raise Refused(
+            f"{settings.file} is the build in {rules.repo}, and you are in {inside}",
+            fix=f"go to {rules.repo}; or name the file of the build that you mean, with --file (dialogd list --json)",
+        )
+    return rules
+
+
 def _gone_on(ctx: typer.Context, job: Job, asked: Asked, held: Held, settings: Settings) -> Cast | None:
     """Have a build go on; its agents, None where their daemons run. Raises `BadInput` for what it does not take."""
     log = options.log_of(settings)
-    rules = person.rules_of_build(options.dialog_at(log))
+    rules = _meant(settings, options.dialog_at(log))
     runs = bool(daemons(settings, settings.file))
     names = _given(ctx, [*WORDS, *(() if runs else STARTS), *(() if held.file else ("goal",))])
     if runs and _given(ctx, [one.name for one in ctx.command.params if one.name not in STARTS]):
@@ -462,9 +479,20 @@ def _tried(gate: Gate, base: str, *, yes: bool) -> Iterator[str]:
     yield f"        it {how}"
     yield from (f"          {line(row)}" for row in ran.tail.split("\n")[-5:] if row.strip())
     yield f"        its output: {gate.log(name)}"
+    yield f"        {_mend(gate, ran)}; or name another (--gate)"
+
+
+def _mend(gate: Gate, ran: GateResult) -> str:
+    """What may help a gate that did not pass."""
+    rules, checkout = gate.rules, gate.trees.checkout.path
     found = toolchains(rules.gate) if ran.code in NOT_STARTED else []
-    lacks = next((str(one) for one in found if one not in gate.sees), ".venv")
-    yield f"        what it lacks it can be shown (--gate-sees {lacks}); or name another (--gate)"
+    if not rules.setup:
+        found += [one for one in (checkout / ".venv", checkout / "node_modules") if one.is_dir()]
+    if lacks := next((min(str(one), os.path.relpath(one), key=len) for one in found if one not in gate.sees), ""):
+        return f"show it what it lacks (--gate-sees {lacks})"
+    if rules.setup:
+        return "have the setup make what it lacks (--setup)"
+    return f"have what it lacks made (--setup {shlex.quote(usual(checkout)['setup'][1] or 'CMD')})"
 
 
 NOBODY_TO_ASK = "your word is needed, and nobody can be asked here"
@@ -516,7 +544,7 @@ def merge(
     tested is named as such, and your yes is the word on it.
     """
     settings, log, dialog = options.opened(file)
-    rules = person.rules_of_build(dialog)
+    rules = _meant(settings, dialog)
     person.admitted(log, "build merge")
     what = person.takeover(log, Path(rules.repo), onto, commits=commits)
     doubtful = {task.id: f" ({tasks_of.tested(task)})" for task in what.approved if task.gate != "passed"}
@@ -542,7 +570,7 @@ def rebase(onto: Onto = "", yes: Yes = False, file: options.FileOption = None) -
     build again that had ended.
     """
     settings, log, dialog = options.opened(file)
-    rules = person.rules_of_build(dialog)
+    rules = _meant(settings, dialog)
     person.admitted(log, "build rebase")
     what = person.carried_over(log, Path(rules.repo), onto)
     if what.approved:
@@ -567,8 +595,8 @@ def pr(
     Says what it will run, and asks. Only of a task that is approved; the branch holds the tasks before it too. The file
     records its address: where one is open for that commit, it is named, and no other is opened.
     """
-    _, log, dialog = options.opened(file)
-    rules = person.rules_of_build(dialog)
+    settings, log, dialog = options.opened(file)
+    rules = _meant(settings, dialog)
     person.admitted(log, "build pr")
     (one,) = person.tasks_named(dialog, task)
     if one.state not in (APPROVED, MERGED):
@@ -745,6 +773,7 @@ def change(
 ) -> None:
     """Change what a task asks for, before it is begun."""
     settings, log, before = options.opened(file)
+    _meant(settings, before)
     secrets, criteria = options.own_secrets(), criterion or ()
     new = person.change_task(
         log, task, description=description, criteria=criteria, after=after, hours=hours, secrets=secrets
@@ -794,6 +823,7 @@ for _act, _word in _WORDS.items():
 def _said(act: str, named: Sequence[str] | None, why: str, file: str | None) -> None:
     """Carry out the person's word on tasks, and print what came of it."""
     settings, log, before = options.opened(file)
+    _meant(settings, before)
     after = person.tasks(log, act, ", ".join(named or ()), why, secrets=options.own_secrets())
     mark = after.entries[-1].mark("TASK") if len(after.entries) > len(before.entries) else None
     grown = after.state.limits.max_turns
@@ -840,11 +870,12 @@ def gate(
     what the agent wrote, as you, on the tree that waits and no other; `untested` has that tree reviewed untested.
     """
     settings, log, dialog = options.opened(file)
+    rules = _meant(settings, dialog)
     if how in ("run", "untested"):
         done(settings, person.gate(log, how), "the gate runs" if how == "run" else "it is reviewed untested")
         return
     person.admitted(log, "tasks gate")
-    rules, command, secrets = person.rules_of_build(dialog), person.command_in_file(how), options.own_secrets()
+    command, secrets = person.command_in_file(how), options.own_secrets()
     kept = saved_cast(StateDir(settings.state_dir), settings.file)
     leads = [seat for seat in (kept.seats if kept else ()) if seat.id in rules.leads]
     sees = [Path(one) for seat in leads for one in seat.gate_sees]
@@ -870,7 +901,7 @@ def clean(yes: Yes = False, file: options.FileOption = None) -> None:
     of another build goes.
     """
     settings, log, dialog = options.opened(file)
-    repo = Path(person.rules_of_build(dialog).repo)
+    repo = Path(_meant(settings, dialog).repo)
     person.admitted(log, "tasks clean")
     found = [*person.leftovers(dialog, repo)[1]]
     for one in found:

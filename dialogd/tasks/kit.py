@@ -106,7 +106,8 @@ async def _make(gate: Gate, at: Path, base: str, folder: Path) -> None:
         ran = await gate.in_copy(rules.setup, base, tree, name, at, network=network, environment=environment)
         if ran.state != "passed":
             said = " / ".join([row.strip() for row in ran.tail.split("\n") if row.strip()][-3:]) or "it printed nothing"
-            more = "" if network else "; --setup-network gives it the network"
+            begins = at.name == trees.trial  # later the setup stays as it is
+            more = "; --setup-network gives it the network" if begins and not network else ""
             lacks = toolchains(rules.setup) if ran.code in NOT_STARTED else ()
             more += "".join(f"; --gate-sees {one} shows it that" for one in lacks)
             what = f"the setup `{rules.setup}` {how_it_ended(ran, rules.gate_timeout)}: {said}"

@@ -245,8 +245,14 @@ def test_the_gate_is_tried_before_it_is_asked(dialogd: Commands, repo: Path) -> 
         _, _, said = done.err.partition(f"tried   the gate runs on {git(repo, 'rev-parse', 'HEAD')[:12]}, ")
         said = re.sub(r"in [\d.]+ seconds?\.", "in N seconds.", said)
         assert said.startswith(f"before anything is changed\n        {end}"), (gate, done.err)
-        assert ("--gate-sees .venv); or name another (--gate)\n" in said) == ("passed" not in end), said
+        assert ("have what it lacks made (--setup CMD); or name" in said) == ("passed" not in end), said
         assert "error: your word is needed" in said
+    (repo / ".venv").mkdir()
+    assert (
+        f"show it what it lacks (--gate-sees {os.path.relpath(repo, dialogd.folder)}/.venv); or"
+        in dialogd(*words, "1m", "--gate", "false").err
+    )
+    (repo / ".venv").rmdir()
     assert sorted(path.name for path in repo.parent.iterdir() if path.name.startswith("code")) == ["code"]
     assert sorted(path.name for path in repo.iterdir()) == [".git", "ages.py"]
 
@@ -1060,6 +1066,26 @@ def test_the_tasks_of_a_project_are_told_to_what_happened_after_the_end(dialogd:
     dialogd.file.unlink()
     copy = dialogd("show", "--project", str(repo), **elsewhere).out
     assert (copy.count("TASK_COMPLETED"), copy.count("TASK_MERGED")) == (2, 0)
+
+
+def test_in_another_repository_the_file_of_a_build_is_to_be_named(dialogd: Commands, repo: Path) -> None:
+    """The usual file holds the newest build, which may be of another project."""
+    Built(repo, yes("P1"), yes("P2"), "Both.\n").confirmed().at(dialogd)
+    (other := repo.parent / "other").mkdir()
+    git(other, "init", "-q")
+    before, main, home = dialogd.file.read_bytes(), git(repo, "rev-parse", "main"), dialogd.folder
+    lines = ["build merge --yes --anyway", "build rebase --yes", "build --continue", "build pr 1", "tasks confirm"]
+    lines += ["tasks retry", "tasks gate run", "tasks clean --yes", "tasks change 1 -d x"]
+    dialogd.folder = other
+    for line in lines:
+        done = dialogd(*line.split())
+        assert (done.code, f"is the build in {repo}, and you are in {other}" in done.err) == (1, True), (line, done)
+        assert f"go to {repo}; or name the file" in done.err
+    assert (dialogd.file.read_bytes(), git(repo, "rev-parse", "main")) == (before, main)
+    assert dialogd("tasks").code == 0  # looking is free
+    for where, named in ((other, [f"--file={dialogd.file}"]), (repo, []), (home, [])):
+        dialogd.folder = where
+        assert "is the build in" not in dialogd("tasks", "retry", *named).err
 
 
 def test_a_build_that_is_not_merged_keeps_its_file(dialogd: Commands, repo: Path) -> None:
