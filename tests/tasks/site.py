@@ -9,21 +9,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends.command import missing
+import pytest
+
+from dialogd.backends.command import homes, missing
 from dialogd.protocol.build import Due, Task
+from dialogd.tasks.gate import remove
 from tests.support.pair import PATIENCE, Pair
 
-_HIDDEN = Path(tempfile.gettempdir()).resolve()
+REPOSITORY = Path(__file__).resolve().parents[2]
+_SHARED = dict.fromkeys(Path(folder).resolve() for folder in ("/tmp", "/var/tmp", tempfile.gettempdir()))
 # The sandbox hides shared temporary folders, and with them agents and programs that lie there.
-BWRAP = missing() or (
-    f"this checkout lies in {_HIDDEN}, which the sandbox hides"
-    if Path(__file__).resolve().is_relative_to(_HIDDEN)
-    else ""
+BWRAP = missing() or next(
+    (f"this checkout lies in {one}, which the sandbox hides" for one in _SHARED if REPOSITORY.is_relative_to(one)), ""
 )
 ACTOR = Path(__file__).with_name("actor.py")
 GATE = "python3 -m unittest -q"
@@ -36,6 +38,24 @@ READ = {
 }
 PRINT = {"show.py": "import ages\n\n\ndef show(text):\n    print(ages.read(text))\n"}
 USUAL = {"plan": PLAN, "001.1": READ, "002.1": PRINT}
+
+
+@contextmanager
+def in_sight() -> Iterator[Path]:
+    """A folder that a sandbox shows unless it is told to hide it: beside the checkout's files; all of it goes."""
+    if hides := BWRAP or ("this checkout lies in the home, which the sandbox hides" if _is_at_home() else ""):
+        pytest.skip(hides)
+    cache = REPOSITORY / ".pytest_cache"
+    cache.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="in-sight-", dir=cache))
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def _is_at_home() -> bool:
+    return any(REPOSITORY.is_relative_to(home) for home in homes())
 
 
 def git(repo: Path, *words: str) -> str:

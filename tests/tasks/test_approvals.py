@@ -195,6 +195,46 @@ def test_any_other_tree_base_or_merge_is_refused_with_the_reason(here: Checked) 
     assert "is no commit of" in nothing.err
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
+def test_what_two_leads_stack_is_approved_as_it_stands_there_and_in_no_other_way(tmp_path: Path) -> None:
+    """The first task is approved on top of the second one: nobody approved what was submitted before that."""
+    plan = "[TASK_PROPOSED: one | works | none | 1 h]\n[TASK_PROPOSED: two | works | none | 1 h]"
+    script = {"plan": plan, "001.1": {"one.txt": "1\n"}, "002.1": {"two.txt": "2\n"}}
+    with Site(tmp_path, script, gate="true", leads="LN") as site:
+        site.waits_at("work 001.1", "work 002.1")
+        site.plan()
+        site.until(lambda: {"work 001.1", "work 002.1"} <= {*site.calls}, "both to be at work")
+        site.waits_at("work 001.1")
+        site.until(lambda: site.tasks[1].state == APPROVED, "the second to be approved")
+        site.waits_at()
+        site.until_end()
+        first, second = site.tasks
+        marks = [mark for entry in site.dialog().entries for mark in entry.all("TASK")]
+    submitted, carried = (value_of(mark, "commit") for mark in marks if mark.fields[:2] == ("001", "submitted"))
+    assert carried == first.commit
+    main = git(site.repo, "rev-parse", "main")
+
+    def commit(tree: str, parent: str) -> str:
+        return git(site.repo, "commit-tree", tree, "-p", parent, "-m", "Mine")
+
+    held = {
+        second.commit: "002", first.commit: "001", commit(second.tree, main): "002", commit(first.tree, main): "001",
+        commit(first.tree, commit(second.tree, main)): "001",
+    }  # fmt: skip
+    for one, task in held.items():
+        done = site.commands("tasks", "verify", "--commit", one)
+        assert (done.returncode, f"approved as task {task}, by M" in done.stdout) == (0, True), done.stdout
+    refused = {
+        submitted: "no approval is of the tree",
+        commit(git(site.repo, "rev-parse", f"{submitted}^{{tree}}"), second.commit): "no approval is of the tree",
+        commit(second.tree, first.commit): "it comes from another base: commit",
+    }
+    for one, why in refused.items():
+        done = site.commands("tasks", "verify", "--commit", one)
+        assert (done.returncode, why in done.stdout) == (1, True), done.stdout
+
+
 # -- What stands behind an approval -----------------------------------------------------------------------------------
 
 

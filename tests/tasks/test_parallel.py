@@ -18,6 +18,7 @@ from tests.tasks.repos import Plants, Repo, write
 from tests.tasks.site import BWRAP, PRINT, READ, Site, git
 from tests.tasks.test_git import planted
 from tests.tasks.test_merge import SIGNERS
+from tests.tasks.test_setup import begun
 
 pytestmark = pytest.mark.skipif(bool(BWRAP), reason=f"needs a sandbox: {BWRAP}")
 
@@ -147,6 +148,39 @@ def test_what_a_lead_that_leaves_was_at_is_gone_on_with_where_it_lies(tmp_path: 
         files = git(site.repo, "diff", "--name-only", first.base, first.commit).split()
         assert files == ["ages.py", "half.txt", "test_ages.py"]
         assert faults(site.file.read_bytes()) == ()
+
+
+SETUP = "mkdir kit; echo $PWD >kit/where; ls >kit/files"
+
+
+@pytest.mark.slow
+def test_each_task_of_two_leads_has_a_kit_of_its_own(tmp_path: Path) -> None:
+    """Also on top of what was approved meanwhile; lead and gate see it."""
+    runs = {"run": "cat kit/where"}
+    script = {**SCRIPT, "plan": "\n".join(PLAN.splitlines()[:2]), "001.1": {**READ, **runs}, "002.1": {**SAY, **runs}}
+    with Site(tmp_path, script, leads="LN", gate='test "$(cat kit/where)" = "$PWD"') as site:
+        begun(site, {".gitignore": "kit/\n"}, SETUP)
+        root = site.repo.with_name(f"{site.repo.name}.dialogd")
+        names = ["task-001-read-ages", "task-002-say-what-it-is"]
+
+        def kits() -> list[str]:
+            return sorted(path.name.split(".")[1] for path in root.glob(".kit-*"))
+
+        site.waits_at("work 001.1", "work 002.1")
+        site.plan()
+        site.until(lambda: {"work 001.1", "work 002.1"} <= {*site.calls}, "both to be at work")
+        assert kits() == [f"kit-{name}" for name in names]
+        site.waits_at("work 001.1")
+        site.until(lambda: site.tasks[1].state == APPROVED, "the second to be approved")
+        site.waits_at()
+        site.until_end()
+        assert [(task.state, task.gate) for task in site.tasks] == [(APPROVED, "passed")] * 2, site.text
+        for name in names:
+            (kit,) = root.glob(f".kit-{name}.*/kit/kit")
+            assert (kit / "where").read_text() == f"{root / name}\n"
+            assert f"I ran it: 0 {root / name}" in site.text
+        (kit,) = root.glob(f".kit-{names[0]}.*/kit/kit")
+        assert "ABOUT.md" in (kit / "files").read_text()
 
 
 def test_a_lead_cannot_write_where_another_works(tmp_path: Path) -> None:

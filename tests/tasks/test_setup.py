@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,7 @@ from tests.support.cases import cases
 from tests.support.pair import PATIENCE
 from tests.tasks.ordinary import wheels
 from tests.tasks.repos import Plants, a_repo, write
-from tests.tasks.site import BWRAP, PLAN, Site, git
+from tests.tasks.site import BWRAP, PLAN, Site, git, in_sight
 from tests.tasks.test_git import ATTRIBUTES, planted
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
@@ -73,6 +75,16 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path)
 
 
+@pytest.fixture
+def bench_in_sight(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """The same where a sandbox shows all that it is not told to hide."""
+    with in_sight() as folder:
+        (folder / "home").mkdir()
+        (folder / "mine").mkdir()
+        monkeypatch.setenv("HOME", str(folder / "home"))
+        yield Bench(folder)
+
+
 async def test_what_git_ignores_is_kept_and_leads_to_the_worktree(bench: Bench) -> None:
     """Whole folders and single files, also of a folder that ignores itself; no link that stands alone."""
     command = (
@@ -100,15 +112,34 @@ async def test_each_task_has_its_own_and_makes_it_once(bench: Bench) -> None:
     assert bench.beside == [".kit-task-001-ages", ".kit-task-002-ages"]
 
 
-async def test_a_setup_writes_nothing_else_and_reads_no_secret(bench: Bench) -> None:
-    home, worktree = Path(os.environ["HOME"]), bench.worktree()
-    (home / "key").write_text("SECRET")
-    places = [home, bench.folder / "talk", bench.state, bench.repo.path, bench.trees.root, worktree.git_dir]
-    places += [bench.trees.git.git_dir, bench.folder, Path("/usr"), Path("/tmp")]
+async def test_a_kit_is_of_one_base_and_one_network(bench: Bench) -> None:
+    at, command = bench.worktree().path, "mkdir kit; cp a.txt kit; date +%N >kit/when"
+    first = await prepare(bench.gate("", command), at, bench.base)
+    assert await prepare(bench.gate("", command), at, bench.base) == first
+    base = bench.repo.commit({"a.txt": "b\n"})
+    second = await prepare(bench.gate("", command), at, base)
+    assert (second[at / "kit"] / "a.txt").read_text() == "b\n"
+    when = (second[at / "kit"] / "when").read_text()
+    third = await prepare(bench.gate("", command, network=True), at, base)
+    assert (third[at / "kit"] / "when").read_text() != when
+    assert bench.beside == [".kit-task-001-ages"]
+
+
+async def test_a_setup_writes_nothing_else_and_reads_no_secret(bench_in_sight: Bench) -> None:
+    bench = bench_in_sight
+    home, worktree, other = Path(os.environ["HOME"]), bench.worktree(), bench.worktree(2)
+    kept = bench.file.with_name("dialog.md.d")
+    kept.mkdir()
+    places = [home, kept, bench.state, bench.repo.path, bench.trees.root, worktree.git_dir, bench.trees.git.git_dir]
+    for place in (*places, other.path):
+        (place / "key").write_text(f"SECRET of {place}\n")
+    (bench.folder / "open").write_text("OPEN\n")  # what nobody hides is seen
+    places += [other.path, bench.file.parent, bench.folder, Path("/usr"), Path("/tmp")]
     before = {place: sorted(path.name for path in place.iterdir()) for place in places}
     tries = "; ".join(f"echo x >'{place}/planted'; cat '{place}'/* >>kit/seen" for place in places)
     found = await bench.prepare(f"mkdir kit; touch kit/seen; ({tries}) 2>/dev/null; true")
-    assert "SECRET" not in (found["kit"] / "seen").read_text(errors="replace")
+    seen = (found["kit"] / "seen").read_text(errors="replace")
+    assert ("OPEN\n" in seen, re.findall("SECRET.*", seen)) == (True, [])
     after = {place: sorted(path.name for path in place.iterdir()) for place in places}
     assert [name for place in places for name in after[place] if name == "planted"] == []
     assert {place for place in places if place != bench.trees.root and before[place] != after[place]} <= {
@@ -273,6 +304,24 @@ async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(ben
     assert (ran.state, ran.tail.split("\n")) == ("passed", [str(worktree.path), *["right"] * 4])
     assert bench.beside == [".kit-task-001-ages"]  # its copy is gone
     assert {path.read_text() for path in bench.trees.root.glob(".kit-*/kit/**/tool")} == {"right\n"}
+
+
+@cases("held, other", [("L", "N"), ("N", "L")])
+async def test_a_gate_leaves_the_copy_of_another_lead_s_gate_alone(bench: Bench, held: str, other: str) -> None:
+    """That is removed of one's own alone, where a gate was killed."""
+    waits = replace(bench.gate("mkfifo held && read -r word <held; cat a.txt"), by=held)
+    first = asyncio.create_task(waits.over(bench.base, "one"))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (found := [*bench.trees.root.glob(".gate-*/held")]):
+                assert not first.done()
+                await asyncio.sleep(0.01)
+        second = await replace(bench.gate("cat a.txt"), by=other).over(bench.base, "two")
+        assert found[0].exists()
+        await asyncio.to_thread(found[0].write_text, "go on\n")
+        assert [(one.state, one.tail) for one in (await first, second)] == [("passed", "a")] * 2
+    finally:
+        first.cancel()
 
 
 @cases(
