@@ -14,6 +14,7 @@ import shlex
 import socket
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import wraps
@@ -673,6 +674,9 @@ def new_cast(
 
     if agree is not None:
         present()
+        with suppress(FileNotFoundError, DialogdError):  # what else stands there, `create` tells
+            if replace and (left := _left(options.log_of(settings).read())):
+                remark(f"warning: {settings.file} holds {left}; --replace puts that aside")
         agree(opening)
     log = options.log_of(settings)
     copy = create(log, settings, opening, replace=replace)

@@ -1096,6 +1096,9 @@ def test_a_build_that_is_not_merged_keeps_its_file(dialogd: Commands, repo: Path
     assert "holds a build whose approved tasks are not merged" in refused.err
     for way_out in ("dialogd build merge", "--replace", "--file"):
         assert way_out in refused.err
+    asked = dialogd("build", "x", "--repo", str(repo), "--agents", "command:cat,command:cat", "--replace")
+    warning = f"warning: {dialogd.file} holds a build whose approved tasks are not merged; --replace puts that aside"
+    assert (asked.code, warning in asked.err, dialogd.file.read_bytes()) == (1, True, before)
     assert dialogd("build", "merge", "--yes", "--anyway").code == 0
     assert dialogd("new", "Tabs?").code == 0
 
