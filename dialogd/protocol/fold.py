@@ -198,10 +198,9 @@ def _said(header: Header, state: State, said: Said) -> None:
 
 def _in_build(header: Header, before: Tasks, state: State, said: Said, *, is_reopened: bool) -> None:
     """Whose turn it is in a build, and what the person is asked: what their word changes is owed anew."""
-    now, asks = state.build, build.question(state.build)
+    now, asks = state.build, build.question(state.build)  # what the build itself asks is no agent's
     waits = {0, *(task.number for task in now.all if task.by == USER)}
-    own = {asks} - {""}  # what the build itself asks is no agent's
-    asked = [replace(q, asker="") if q.text in own else q for q in state.questions.open if q.task in waits]
+    asked = [replace(q, asker="") if asks and q.text == asks else q for q in state.questions.open if q.task in waits]
     state.questions = replace(state.questions, open=tuple(asked))
     left = [who for who in state.owing if who not in (USER, ANY) and header.agent(who) is None]
     state.debts = state.debts.without(*left)
@@ -223,7 +222,7 @@ def _in_build(header: Header, before: Tasks, state: State, said: Said, *, is_reo
     if (is_word or left) and not state.debts.open:
         state.debts = state.debts.opened(said, (USER,))
     if state.owing == (USER,) and not asked:
-        asks = order.ways_out(header, state) or asks or "the build is open again: how is it to go on?" * is_reopened
+        asks = order.ways_out(header, state) or asks or "how does the build go on?" * bool(order.at_work(header, state))
         state.questions = replace(state.questions, open=(Question(asks, entry=said.id),) if asks else ())
 
 
