@@ -727,6 +727,8 @@ class LiveView(Follower):
             run_in_terminal(lambda: self._in_front(words))
         elif dialog is not None and dialog.state.questions.asker:
             self._say(text)
+        elif first == "say":
+            raise BadInput("say what?", fix="write it behind that word: say keep the old names")
         else:
             names = ", ".join((*(word for words in WORDS.values() for word in words), "stop", "help"))
             raise BadInput(f"{first[:60]!r} is no word here", fix=f"type one of: {names}; say … speaks; Esc drops it")

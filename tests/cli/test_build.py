@@ -645,7 +645,8 @@ def test_what_merged_tasks_have_left_goes_by_the_persons_word(dialogd: Commands,
     room.confirmed().at(dialogd)
     first, second = (room.trees.root / path.name for path in sorted(room.trees.root.iterdir()))
     early = dialogd("tasks", "clean", "--yes")
-    assert (early.code, early.out, first.exists()) == (0, "nothing can be removed\n", True)
+    nothing = "nothing can be removed: no merged or dropped task has left anything"
+    assert (early.code, early.out, first.exists()) == (0, f"{nothing}\n", True)
     offer = f"worktrees of merged or dropped tasks can go: dialogd tasks clean --file {dialogd.file}\n"
     assert offer in dialogd("build", "merge", "--yes", "--anyway").err
     (second / "002.py").write_text("mine")
@@ -659,7 +660,7 @@ def test_what_merged_tasks_have_left_goes_by_the_persons_word(dialogd: Commands,
     git(repo, "worktree", "remove", "--force", str(second))  # as it is told
     assert dialogd("tasks", "clean", "--yes").out.startswith("removed: 002; ")
     assert (room.trees.root.exists(), git(repo, "branch", "--list", "dialogd/*")) == (False, "")
-    assert dialogd("tasks", "clean", "--yes").out == "nothing can be removed\n"
+    assert dialogd("tasks", "clean", "--yes").out == f"{nothing}\n"
     assert offer not in dialogd("build", "--continue").err
 
 
