@@ -908,7 +908,7 @@ def clean(yes: Yes = False, file: options.FileOption = None) -> None:
         remark(line(one.words))
     going = [one.task for one in found if not one.stays]
     if not going:
-        show("nothing can be removed" if found else "nothing can be removed: no merged or dropped task has left anything")
+        show(f"nothing can be removed{'' if found else ': no merged or dropped task has left anything'}")
         return
     ask("Remove it?", yes=yes)
     done(settings, person.clean_up(log, repo, ", ".join(going)), f"removed: {', '.join(going)}")
