@@ -351,7 +351,7 @@ def _is_legal(of: Room) -> None:
     st.lists(st.tuples(st.sampled_from(PLAYS), st.sampled_from([*HANDS, *[""] * 12]), st.integers(0, 20)), max_size=40),
     st.lists(st.sampled_from(GATES), max_size=12),
     st.booleans(),
-    st.sampled_from(["L", "LN"]),
+    st.sampled_from(["L", "LN", "LNO"]),
 )
 def test_whatever_is_played_the_states_are_legal_and_somebody_can_act(
     plays: list[tuple[str, str, int]], gates: list[str], alone: bool, leads: str
