@@ -156,7 +156,7 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
         if names := _given(ctx, REHEARSAL_TAKES):
             what = f"{names}: a rehearsal brings goal, repository and agents along"
             raise BadInput(what, fix="leave it out, or leave --rehearse out")
-        goal, (job, asked, held) = "Read ages safely, and print them", _rehearsed(job, asked, held)
+        goal, (job, asked, held) = REHEARSED_GOAL, _rehearsed(job, asked, held)
     lasts, settings = held.lasts, held.settings(goal)
     if held.go_on:
         cast = _gone_on(ctx, job, asked, held, settings)
@@ -172,60 +172,70 @@ def run(ctx: typer.Context, goal: Goal = None, *, job: Job, asked: Asked, held: 
             trees = Worktrees(Path(rules.repo), build=opening.dialog)
             gate = Gate(rules, trees, settings.file, settings.state_dir, job.toolchains)
             tried = _tried(gate, rules.base, yes=job.yes)
-            try:
-                for row in _about_rehearsal(job):
-                    remark(row)
-                for row in chain(_will_be(opening, job, asked), tried):
-                    remark(wrapped(row, " " * 8) if sys.stderr.isatty() else row)
-                ask("Start it?", yes=job.yes)
-            except (Refused, KeyboardInterrupt):
-                if job.rehearse:
-                    shutil.rmtree(Path(job.repo).parent)
-                raise
+            for row in _about_rehearsal(job, held):
+                remark(row)
+            for row in chain(_will_be(opening, job, asked), tried):
+                remark(wrapped(row, " " * 8) if sys.stderr.isatty() else row)
+            ask("Start it?", yes=job.yes)
 
-        settings, cast = new_cast(
-            settings,
-            wanted,
-            held.pace or "",
-            replace=held.replace,
-            prices=held.price or (),
-            agree=agree,
-            led=lambda seats: _with_leads(seats, settings, job.parallel),
-            equipped=lambda seats: _equipped(seats, job, wanted, settings),
-        )
+        try:
+            settings, cast = new_cast(
+                settings,
+                wanted,
+                held.pace or "",
+                replace=held.replace,
+                prices=held.price or (),
+                agree=agree,
+                led=lambda seats: _with_leads(seats, settings, job.parallel),
+                equipped=lambda seats: _equipped(seats, job, wanted, settings),
+            )
+        except (DialogdError, KeyboardInterrupt):
+            if job.rehearse:
+                shutil.rmtree(Path(job.repo).parent)
+            raise
     with interruptible() as interrupt:
         code = perform(settings, cast, interrupt, is_new=not held.go_on, stay=lasts, opens=held.opens)
-    for row in _about_rehearsal(job):
+    for row in _about_rehearsal(job, held):
         remark(row)
     raise typer.Exit(code)
 
 
-REHEARSAL_TAKES = ("rehearse", "yes", "unattended", "gate_sees", "pace", "linger", "opens")
+REHEARSED_GOAL = "Read ages safely, and print them"
+REHEARSAL_TAKES = ("rehearse", "yes", "unattended", "gate_sees", "file", "pace", "linger", "opens")
 
 
 def _rehearsed(job: Job, asked: Asked, held: Held) -> tuple[Job, Asked, Held]:
     """What was asked for, with everything that a rehearsal brings along, in a temporary folder. Raises `DialogdError`.
 
-    Without a sandbox no gate runs what the agents wrote: every tree is untested.
+    Without a sandbox no gate runs what the agents wrote: every tree is untested. Turn 1 says what it is and where it
+    lies, for whoever sees its page alone.
     """
     folder = Path(tempfile.mkdtemp(prefix="dialogd-rehearsal-"))
-    repo, gate = folder / "ages", "python3 -m unittest -q"
+    repo, gate = folder / "ages", "" if missing() else "python3 -m unittest -q"
     repo.mkdir()
-    new_repository(repo, script()["repository"])
-    if without := missing():
-        gate = ""
-        remark(f"note: {without}: it goes on untested")
+    try:
+        new_repository(repo, script()["repository"])
+    except DialogdError:
+        shutil.rmtree(folder)
+        raise
     job = replace(job, repo=str(repo), gate=gate, expected=len(script()["tasks"]), cycles=0)
-    asked = replace(asked, agents="rehearsal:build,rehearsal:build")
-    return job, asked, replace(held, file=str(folder / "dialog.md"), plan=str(folder))
+    held = replace(held, file=str(Path.cwd() / Path(held.file or folder / "dialog.md").expanduser()), plan=str(folder))
+    question = "\n\n".join((f"{REHEARSED_GOAL}.", *_about_rehearsal(job, held)))
+    return job, replace(asked, agents="rehearsal:build,rehearsal:build", question=question), held
 
 
-def _about_rehearsal(job: Job) -> Iterator[str]:
+def _about_rehearsal(job: Job, held: Held) -> Iterator[str]:
     """What is said of a rehearsal before it starts, and once it has ended; of any other build nothing."""
     if job.rehearse:
-        folder = str(Path(job.repo).parent)
+        folder, file = Path(job.repo).parent, Path(held.file or "")
+        places = [str(folder), *([str(file)] if file.parent != folder else [])]
         yield "REHEARSAL: no model is asked and nothing is paid; agents say and write what was scripted"
-        yield f"repository, worktrees, dialog and plan lie in {folder}; remove them with: rm -r {shlex.quote(folder)}"
+        yield (
+            f"repository, worktrees, dialog and plan lie in {' and '.join(places)}; "
+            f"remove them with: rm -r {shlex.join(places)}"
+        )
+        if not job.gate:
+            yield f"note: {missing()}: it goes on untested"
 
 
 LEADS = ("codex", "claude-code", "gemini", "opencode")

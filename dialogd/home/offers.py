@@ -1,7 +1,8 @@
 """What a dialog can be made of on this machine, what it would cost, and its beginning.
 
-Nothing that a page says is ever run, but the gate of a build, as every build runs one: it picks backends, templates
-and sessions that were found here, by name, and the rest are numbers, times and paths of the person's own folders.
+Nothing that a page says is ever run, but the gate and the setup of a build, as every build runs them: it picks
+backends, templates and sessions that were found here, by name, and the rest are numbers, times and paths of the
+person's own folders.
 """
 
 from __future__ import annotations
@@ -355,8 +356,15 @@ class Offers:
 
     def carry_out(self, asked: CarryOut) -> Facts:
         """Begin the build. Raises `DialogdError`."""
-        words = [*self._build(asked), "--yes", *self.linger]
-        return _started(begin_apart(self.state, words, seconds=TO_BUILD))
+        return self._built(self._build(asked))
+
+    def rehearse(self, _asked: Asked) -> Facts:
+        """Begin a build by scripted agents, in a repository that is made for it. Raises `DialogdError`."""
+        person.alone(self.state, "build")
+        return self._built(["build", "--rehearse"])
+
+    def _built(self, words: Sequence[str]) -> Facts:
+        return _started(begin_apart(self.state, [*words, "--yes", *self.linger], seconds=TO_BUILD))
 
     def _build(self, asked: CarryOut) -> list[str]:
         """`dialogd build` with its options. Raises `BadInput`, `Refused`."""

@@ -82,6 +82,7 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     app.post("/join", status_code=201)(offers.join)
     app.post("/build/look")(offers.would_be)
     app.post("/build", status_code=201)(offers.carry_out)
+    app.post("/build/rehearse", status_code=201)(offers.rehearse)
     serve_parts(app, "home", _HERE / "static")
     serve_parts(app, "page", _HERE.parent / "server" / "static")  # the look is that of the dialogs' own pages
     return app

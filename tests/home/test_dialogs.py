@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,7 +22,7 @@ from dialogd.cli.options import ask
 from dialogd.protocol.grammar import parse
 from dialogd.store.registry import process_started
 from tests.cli.command import PATIENCE, until
-from tests.home.conftest import Home
+from tests.home.conftest import Home, fetch
 from tests.support import open_sessions
 from tests.support.minds import consensus, curious
 from tests.support.open_sessions import Claude
@@ -82,6 +85,41 @@ def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
     assert "default-src 'none'" in read.headers["content-security-policy"]
     (only,) = home.dialogs("?search=spaces")
     assert only["id"] == begun["id"]
+
+
+@pytest.mark.slow
+def test_a_rehearsal_of_a_build_from_home(home: Home) -> None:
+    """Where no sandbox is: untested, and it says so. What it leaves and what removes that stands in its first turn."""
+    for name in ("git", "python3"):
+        (home.commands.folder / "bin" / name).symlink_to(str(shutil.which(name)))
+    home.open()
+    begun = home.ask("/build/rehearse", {})
+    assert begun.status == 201, begun.text
+    page = urlsplit(str(begun["url"])).port
+    assert page is not None
+    until(lambda: home.row(begun["id"])["waits_for_you"], "the tasks", lambda: json.dumps(home.row(begun["id"])))
+    (folder,), file = home.commands.folder.glob("dialogd-rehearsal-*"), Path(begun["file"])
+    first = parse(file.read_bytes()).entries[0].body
+    assert f"lie in {folder} and {file}; remove them with: rm -r {folder} {file}\n" in first
+    assert "REHEARSAL: no model is asked and nothing is paid" in first
+    assert "`bwrap`) is not on PATH: it goes on untested" in first
+    assert home.row(begun["id"])["rehearsal"]
+    assert fetch(page, "/tasks", {"act": "confirm"}).status == 200
+    over = ended(home, begun["id"])
+    assert (over["outcome"], over["cost"]) == ("DECIDED", "nothing")
+    assert "2 of 2 tasks approved" in str(over["words"])
+    until(lambda: bool([*folder.glob("*plan*.md")]), "the plan", lambda: str([*folder.iterdir()]))
+    assert file.read_text().count("| untested |") == 3
+    assert subprocess.run(["rm", "-r", folder, file], check=True).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_rehearsal_of_a_build_says_what_it_lacks_and_leaves_nothing(home: Home) -> None:
+    home.open()
+    refused = home.ask("/build/rehearse", {})
+    assert (refused.status, "git" in refused.problem["detail"]) == (409, True)
+    assert refused.problem["fix"]
+    assert not [*home.commands.folder.glob("dialogd-rehearsal-*")]
 
 
 @pytest.mark.slow
@@ -297,7 +335,8 @@ def test_a_session_that_holds_a_seat_asks_no_other_and_builds_nothing_by_home(se
             free = next(one for one in home.ask("/choices")["sessions"] if not one["seat"])
             build = {"dialog": "3f9a1c", "repo": str(tmp_path), "gate": "true"}
             start = {"question": "Tabs?", "agents": [{"session": free["key"]}]}
-            for path, asked in (("/start", start), ("/build", build), ("/build/look", build)):
+            rehearsed: tuple[str, dict[str, object]] = ("/build/rehearse", {})
+            for path, asked in (("/start", start), ("/build", build), ("/build/look", build), rehearsed):
                 program = (
                     "import http.client, sys\n"
                     f"c = http.client.HTTPConnection('localhost', {home.port})\n"

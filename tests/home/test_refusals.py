@@ -39,7 +39,7 @@ def nothing_began(home: Home) -> bool:
 def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, headers: Mapping[str, str]) -> None:
     for path in ("/dialogs", "/choices", "/past/x", "/home/home.js", "/health"):
         assert shared.ask(path, **headers).status == 403, path
-    for path in ("/start", "/estimate", "/context", "/share", "/join"):
+    for path in ("/start", "/estimate", "/context", "/share", "/join", "/build/rehearse"):
         found = shared.ask(path, START, **headers)
         assert (found.status, found.headers["content-type"]) == (403, "application/problem+json"), path
         assert found.problem["fix"]

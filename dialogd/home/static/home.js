@@ -677,6 +677,12 @@ const acts = {
     return put(button.nextElementSibling, stuck.get(button.dataset.dialog));
   },
   rehearse: () => start(true),
+  "rehearse-build": async (button) => {
+    put($("#rehearse-problem"), "");
+    const answer = await sent(button, "Starting…", "/build/rehearse", {});
+    if (!answer.ok) return phrase($("#rehearse-problem"), refusal(answer.facts));
+    return location.assign(own(answer.facts.url) || (await follow(answer.facts)));
+  },
   copy: async (button) => {
     getSelection().selectAllChildren($("#line-text"));
     const isCopied = await navigator.clipboard.writeText($("#line-text").textContent).then(() => true, () => false);
