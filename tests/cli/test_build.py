@@ -1164,7 +1164,7 @@ def test_the_terminal_of_a_build_takes_words(dialogd: Commands, repo: Path, tmux
         word("merge --yes")
         tmux.until("and its files in")
         tmux.now("? help")
-        assert states() == ["merged", "assigned"]
+        until(lambda: states() == ["merged", "assigned"], "the second task", lambda: "\n".join(tmux.lines))
         tmux.type("C-c")
         tmux.ended(130)
     finally:
