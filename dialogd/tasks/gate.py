@@ -72,7 +72,7 @@ class Gate:
 
         at = at if self.rules.setup else None
         kit = None if at is None else await prepare(self, at, base)
-        root, mine = self.trees.root, f".gate-{self.trees.build}-{self.by}-"
+        root, mine = self.trees.root, f".gate-{self.trees.build}-{self.by}."  # no id has a dot in it
         clear(root, f"{mine}*")  # of a gate that was killed
         export = self.trees.scratch(mine)
         try:

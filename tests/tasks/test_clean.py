@@ -42,7 +42,7 @@ def begun(repo: Repo, build: str = BUILD, *, beside: bool = True) -> Path:
     trees.submit(worktree, 1, "2:abc", "done")
     write(worktree.path, {"out/made": "by its tests\n"})
     there = [f".{kind}-{name}.0123abcd" for kind in ("kit", "setup") for name in (worktree.name, trees.trial)]
-    there += [f".gate-{name}-abcdefgh" for name in (f"{build}-", f"{build}-L")]
+    there += [f".gate-{build}-{name}abcdefgh" for name in ("", "L.")]
     write(trees.root, {f"{name}/tree/x": "x\n" for name in there if beside})
     return worktree.path
 

@@ -306,7 +306,7 @@ async def test_a_gate_stands_where_the_worktree_is_and_cannot_change_the_kit(ben
     assert {path.read_text() for path in bench.trees.root.glob(".kit-*/kit/**/tool")} == {"right\n"}
 
 
-@cases("held, other", [("L", "N"), ("N", "L")])
+@cases("held, other", [("L", "N"), ("N", "L"), ("L-2", "L")])
 async def test_a_gate_leaves_the_copy_of_another_lead_s_gate_alone(bench: Bench, held: str, other: str) -> None:
     """That is removed of one's own alone, where a gate was killed."""
     waits = replace(bench.gate("mkfifo held && read -r word <held; cat a.txt"), by=held)
