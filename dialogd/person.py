@@ -801,7 +801,7 @@ def _branch(dialog: Dialog, repo: Path, onto: str) -> tuple[Worktrees, str, str]
 
 
 def undoubted(log: LogFile, what: Takeover, *, anyway: bool) -> None:
-    """Raise `Refused` for a merge of what `dialogd verify` would refuse, unless the person has it `anyway`."""
+    """Raise `Refused` for a merge of what `dialogd tasks verify` would refuse, unless the person has it `anyway`."""
     if what.doubts and not anyway:
         again = command_on(log.path, "build", "merge", "--anyway")
         is_red = any(task.commit == what.to and task.gate not in build.GREEN for task in what.approved)

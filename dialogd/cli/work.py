@@ -542,7 +542,7 @@ def merge(
     ] = False,
     yes: Yes = False,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Also where `dialogd verify` would refuse it; the file says so.")
+        bool, typer.Option("--anyway", help="Also where `dialogd tasks verify` would refuse it; the file says so.")
     ] = False,
     file: options.FileOption = None,
 ) -> None:

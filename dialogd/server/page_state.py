@@ -311,7 +311,7 @@ class Merge(OnBranch):
     """What is to be merged, and whether that overrules what speaks against it."""
 
     commits: bool = Field(False, description="keep each attempt as the commit that it is: a fast-forward")
-    anyway: bool = Field(False, description="also what `dialogd verify` would refuse; the file says so")
+    anyway: bool = Field(False, description="also what `dialogd tasks verify` would refuse; the file says so")
 
 
 def build_routes(app: FastAPI, agent: Agent, write: Write) -> None:
