@@ -101,6 +101,34 @@ def test_a_build_is_held_on_the_page(tmp_path: Path, visitor: Visitor, browser: 
         page.goto("about:blank")  # its daemons end now
 
 
+def test_what_is_to_be_typed_is_in_sight(tmp_path: Path, browser: Browser) -> None:
+    """The form that Drop opens, at the last task of a low window; that for the gate, where it could not start."""
+    plan = f"{PLAN}\n[TASK_PROPOSED: draw ages | {'; '.join('one of many' for _ in range(9))} | none | 1 h]"
+    with Site(tmp_path, {"plan": plan, "001.1": READ, "review 001.1": "no"}, gate="no-such-runner") as site:
+        site.start()
+        site.open()
+        reader = open_visitor(browser, viewport={"width": 1200, "height": 1000})
+        page = reader.visit(f"http://localhost:{site.daemons['M'].port}/")
+        panel = page.locator("#panel-tasks")
+        for opens in (lambda: panel.locator("#drop-003 summary").click(), lambda: page.keyboard.press("Enter")):
+            opens()
+            expect(panel.locator("#why-003")).to_be_focused()
+            expect(panel.get_by_role("button", name="Drop it")).to_be_in_viewport(ratio=1)
+            panel.locator("#drop-003 summary").click()
+        page.locator("#build-asks").get_by_role("button", name="Confirm all").click()
+        gate = panel.locator("#tasks-needed").get_by_label("Command, for every tree")
+        expect(gate).to_have_value("no-such-runner")
+        expect(panel.locator("#change-gate")).to_have_count(0)
+        gate.fill("true")
+        panel.get_by_role("button", name="Change it").click()
+        site.until(lambda: "[GATE: all | command | true]" in site.text, "the other gate")
+        panel.locator("#tasks-needed").get_by_role("button", name="Try again").click()
+        site.until(lambda: "[GATE: 001 | passed |" in site.text, "the test by it")
+        expect(panel.locator("#change-gate")).to_have_count(1)
+        reader.context.close()
+        reader.is_clean()
+
+
 def is_planned(page: Page, site: Site) -> None:
     """A task is changed in all its parts, and another one dropped; what is typed bears a file that grows."""
     panel = page.locator("#panel-tasks")

@@ -183,6 +183,17 @@ function onSubmit(event) {
   }
 }
 
+// A form that a click unfolds below the fold comes into view, and can be typed into.
+function unfolded(event) {
+  const details = event.target.closest("summary")?.parentElement;
+  const form = details && !details.open && $("form", details);
+  if (!form) return;
+  requestAnimationFrame(() => {
+    form.scrollIntoView({ block: "nearest" });
+    $("textarea, input:not([type=hidden])", form)?.focus({ preventScroll: true });
+  });
+}
+
 // How a decision turned out.
 async function record(form, submitter) {
   const said = $(".said", form);
@@ -208,6 +219,7 @@ widen(stored(localStorage, "dialogd:wide") === "yes");
 const kept = TABS.find((tab) => tab.id === stored(localStorage, "dialogd:tab")) ?? tasks;
 choose(kept.button.hidden ? TABS[1] : kept);
 panels.addEventListener("click", onClick);
+panels.addEventListener("click", unfolded);
 panels.addEventListener("submit", onSubmit);
 panels.addEventListener("change", (event) => {
   const form = event.target.form;
