@@ -60,9 +60,7 @@ TrustProject = Annotated[
     bool, option(None, "Let the project's hooks, servers, plugins and scripts run. acp needs it.", "--trust-project")
 ]
 Replace = Annotated[bool, option(None, "Archive and replace a dialog that has not ended.", "--replace")]
-Plan = Annotated[
-    Text, option("DIR|no", "Where the plan goes. Default: beside the file; that of the default file into the archive.")
-]
+Plan = Annotated[Text, option("DIR|no", "Folder of the plan. Default: the file's; the archive, for the default file.")]
 Pace = Annotated[Text, option("SECONDS", "Seconds from an agent's turn to its next, at the least. Default: 0.")]
 
 
