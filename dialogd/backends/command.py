@@ -328,7 +328,7 @@ def confined(
     words += ["--unshare-cgroup-try", *([] if nested else ["--unshare-pid", "--as-pid-1"])]
     words += [] if network else ["--unshare-net"]
     words += ["--die-with-parent", *([] if nested else ["--new-session"]), "--cap-drop", "ALL"]
-    words += ["--setenv", SANDBOX, "1"]
+    words += ["--unsetenv", SANDBOX]  # for who asks what this is: see `caller_of`
     if os.getuid() == 0:  # the superuser's id cannot be passed on to a sandbox inside of this one, as Codex makes
         words += ["--uid", ANYBODY, "--gid", ANYBODY]
     size = ["--size", str(memory() // 4)] if _sized() else []
