@@ -650,8 +650,7 @@ def new_cast(
         remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
-        why = "or its ports are in use, or a build there is not merged"
-        remark(f"note: {DEFAULT_FILE} {why}; this dialog has a file of its own")
+        remark(f"note: another dialog still has {DEFAULT_FILE} or its ports; this one has a file of its own")
         settings = options.settings_for(str(own), pace=pace or None, plan=settings.plan)
     elif running := daemons(settings, settings.file):
         raise _busy(settings, running)

@@ -408,7 +408,7 @@ def perform(
         remark(
             "note: without a terminal the dialog may wait for you when an agent asks or fails; --unattended never waits"
         )
-    closed, cut_off = "interrupted by the person", "`dialogd run` was cut off"
+    closed, cut_off = "interrupted by the person", "the command that ran it was cut off"
     try:
         with agents.until_the_end(interrupt, closed=closed, cut_off=cut_off, failed=FAILED if is_new else ""), show:
             agents.start(interrupt)
@@ -440,9 +440,8 @@ def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float
     while (stay or show.outcome is None) and not interrupt.is_set():
         if show.outcome is not None and show.outcome != told:
             told = show.outcome
-            until = "" if stay == inf else f", or {in_words(stay)} without anything new do"
-            what = "the page stays, to approve or reject: Ctrl-C ends it and the daemons"
-            show.say(f"{show.how_it_ended}; {what}{until}")
+            until = "Ctrl-C" if stay == inf else f"Ctrl-C or {in_words(stay)} without anything new"
+            show.say(f"{show.how_it_ended}; the page stays, to approve or reject, until {until}; then the daemons end")
         if show.outcome is None or show.feed.dialog is not last:
             last, since = show.feed.dialog, time.monotonic()
         elif time.monotonic() - since > stay:

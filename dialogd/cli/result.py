@@ -361,7 +361,8 @@ def estimate_of(opening: Opening, seats: Sequence[Seat], choices: Mapping[str, C
     is_open = any(choices[who].backend in CODING for who in known)  # one may call its model as often as it likes
     most = f"{'' if is_open else 'at most '}about {_cents(sum(known.values()))}"
     text = f"estimate: {most} for {opening.max_turns} turns ({parts})"
-    return text + (f"; unknown: {strangers}" if strangers else "")
+    ends = f"; the budget ends it at {dollars(cap)}" if 0 < (cap := opening.budget or 0) < sum(known.values()) else ""
+    return text + (f"; unknown: {strangers}" if strangers else "") + ends
 
 
 def _cents(usd: float) -> str:

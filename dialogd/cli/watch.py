@@ -462,11 +462,12 @@ class LiveView(Follower):
             below.append(options.markdown(plain(text)))
         if found := sentences(news, lambda who: called.get(who, who)):
             below.append(Text("\n".join(["", *(f"{SIGN}{line(one)}" for one in found)])))
-        if self._takes_words and (made := submissions(news)):
+        if (made := submissions(news)) and self._takes_words:
             self._submitted = made[0].fields[0]
             below.append(Text(f"its diff: Enter, or show {self._submitted}", "dim"))
         if news.turn:
-            below.append(Text(f"next: {', '.join(called.get(who, who) for who in news.turn)}", "dim"))
+            whose = ("the gate" if made and who == news.by else called.get(who, who) for who in news.turn)
+            below.append(Text(f"next: {', '.join(whose)}", "dim"))
         # Nothing in a text passes for a heading of the view's own: every line of it is indented.
         padded = [Padding(part, (0, 0, 0, 2), expand=False) for part in below]
         options.write(*parts, *(["", *padded, ""] if below else [""]), widest=WIDEST)

@@ -363,7 +363,7 @@ class Worktrees:
                 continue
             own = [f".{kind}-{one}.*" for kind in ("kit", "setup") for one in (name, self.trial)]
             hidden = [path for pattern in (f".{name}.*", *own, *gates) for path in self.root.glob(pattern)]
-            beside = ((len(hidden), "hidden folder"), (kept - 1, "earlier attempt"))
+            beside = ((len(hidden), "setup or gate folder"), (kept - 1, "earlier attempt"))
             more = "".join(f", {many(count, what)}" for count, what in beside if count > 0)
             words = f"goes: {shown(self.root / name)}, branch dialogd/{name}{more}"
             try:

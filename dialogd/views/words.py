@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from dialogd.protocol import build, marks, questions
 from dialogd.protocol.certificate import own_words
+from dialogd.protocol.fold import NO_REASON
 from dialogd.protocol.keys import key_holder
 from dialogd.protocol.marks import fields_of
 from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, Outcome, Said
@@ -395,7 +396,7 @@ def _decision(mark: Mark, known: Context) -> dict[str, str]:
     outcome, how, evidence, *why = (*mark.fields, "", "", "")
     # What everybody signed is told by who signed it.
     by = METHODS.get(how, how) if how != "mutual" else ""
-    text = "; ".join(filter(None, (by_name(evidence, known.name), *why)))
+    text = "; ".join(part for part in (by_name(evidence, known.name), *why) if part not in ("", NO_REASON))
     return {"state": outcome, "ref": mark.ref or "a position", "how": by, "text": text}
 
 

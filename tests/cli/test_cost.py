@@ -133,6 +133,10 @@ def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
     assert "(A $" in line
     assert ", B" not in line
     assert line.endswith("; unknown: C")
+    assert estimate_of(replace(planned(), budget=0.01), seats, choices, Settings()).endswith(
+        "; the budget ends it at $0.01"
+    )
+    assert "budget" not in estimate_of(replace(planned(), budget=1_000), seats, choices, Settings())
     assert "C $" in estimate_of(planned(), seats, choices, Settings(price="1/2"))
     with pytest.raises(BadInput, match="price"):
         estimate_of(planned(), seats, choices, Settings(price="cheap"))

@@ -72,7 +72,7 @@ def test_worktree_branch_and_what_was_made_beside_them_go(tmp_path: Path) -> Non
     before, mine, path = known(repo), tree(repo.path), begun(repo)
     tip = repo.git("rev-parse", f"dialogd/{NAME}")
     (one,) = left(repo.path)
-    assert one.words == f"goes: {path}, branch dialogd/{NAME}, 6 hidden folders"
+    assert one.words == f"goes: {path}, branch dialogd/{NAME}, 6 setup or gate folders"
     assert len(left(repo.path, is_idle=False)[0].hidden) == 4  # a gate may be running
     clean(repo.path)
     assert set(known(repo)) - set(before) == {f"refs/dialogd/{BUILD}/{NAME}/tip", FIRST}
