@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from dialogd.cli.options import ask
@@ -87,6 +88,12 @@ def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
     assert only["id"] == begun["id"]
 
 
+def working_on(file: Path) -> list[int]:
+    """The processes that were started with that dialog file."""
+    found = psutil.process_iter(["cmdline"])
+    return [one.pid for one in found if one.info["cmdline"] and str(file) in one.info["cmdline"]]
+
+
 @pytest.mark.slow
 def test_a_rehearsal_of_a_build_from_home(home: Home) -> None:
     """Where no sandbox is: untested, and it says so. What it leaves and what removes that stands in its first turn."""
@@ -110,6 +117,8 @@ def test_a_rehearsal_of_a_build_from_home(home: Home) -> None:
     assert "2 of 2 tasks approved" in str(over["words"])
     until(lambda: bool([*folder.glob("*plan*.md")]), "the plan", lambda: str([*folder.iterdir()]))
     assert file.read_text().count("| untested |") == 3
+    assert home.commands("stop", "--file", str(file)).code == 0
+    until(lambda: not working_on(file), "the end of the command that held it", lambda: str(working_on(file)))
     assert subprocess.run(["rm", "-r", folder, file], check=True).returncode == 0
 
 
