@@ -138,3 +138,17 @@ async def test_a_turn_that_is_committed_while_a_daemon_starts_is_not_gone(tmp_pa
         agent.file.journals = journals
         await agent.look()
         assert log_of(path).journals.of("A").received() == kept
+
+
+def test_that_a_dialog_was_started_is_remembered_by_whoever_reads_its_journals(tmp_path: Path) -> None:
+    """Also by one that has looked before: it reads on."""
+    journals, other = Journals(tmp_path), Journals(tmp_path)
+    assert not other.started("3f9a1c")
+    for dialog in ("3f9a1c", "7d2b04"):
+        journals.of("A").record("started", dialog=dialog)
+        assert other.started(dialog)
+    assert (other.started("3f9a1c"), Journals(tmp_path).started("3f9a1c"), other.started("000000")) == (
+        True,
+        True,
+        False,
+    )
